@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+// The truth about a shape: its inputs, its float64 reference, the check of an output against it, and the
+// guard that keeps a timed call honest.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "harness/buffers.hpp"
+#include "harness/inputs.hpp"
+#include "impls/attention.hpp"
+
+namespace attn {
+
+// The inputs of one shape, shared by all backends of that shape, and the reference of sampled rows.
+// `family` decides between attention (sparse and linear too: their reference is exact attention) and
+// each recurrence; threads and memory of the problem do not matter.
+class Shape {
+ public:
+  Shape(const Problem& problem, Family family, std::uint64_t seed, InputDist dist);
+  ~Shape();
+  Shape(const Shape&) = delete;
+  Shape& operator=(const Shape&) = delete;
+
+  [[nodiscard]] const Problem& problem() const;
+  [[nodiscard]] Parameters parameters() const;
+  [[nodiscard]] Io io() const;  // the inputs; out and y are null
+  [[nodiscard]] std::uint64_t hash() const;
+  [[nodiscard]] bool intact() const;  // the fences of the inputs
+  [[nodiscard]] std::size_t bytes() const;
+
+  // Other inputs and their reference (the closing call). Parameters stay: backends have packed them.
+  void refill(std::uint64_t seed);
+
+  struct Truth;  // reference rows, plain f32 error, stored logits and states
+  Truth& truth();  // computed at first use
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The output of one point: [batch, heads, n_q, head_dim_v] or, at layer scope, y.
+class Output {
+ public:
+  Output(const Problem& problem, Family family);
+  void poison();  // all NaN
+  [[nodiscard]] bool intact() const { return buffer_.intact(); }
+  [[nodiscard]] View view() const { return view_; }
+  [[nodiscard]] std::size_t bytes() const { return buffer_.size(); }
+  void attach(Io& io) const;  // sets io.out or io.y
+
+ private:
+  FencedBuffer buffer_;
+  View view_;
+  bool layer_ = false;
+};
+
+struct Check {
+  enum class Verdict { ok, mismatch, mistrusted };
+  Verdict verdict = Verdict::ok;
+  std::string reason;  // one sentence unless ok
+  std::string mode;    // "all rows", "sampled rows", "windows"
+  std::int64_t rows_checked = 0;
+  double err_max_abs = 0;
+  double err_scaled = 0;  // max |out - reference| / RMS of the reference
+  double err_bound = 0;   // 8 x the error of a plain f32 implementation on the same rows + 2e-6
+};
+Check verify(Shape& shape, const Output& output);
+
+// Around one timed call: `disturb` right before the clock, `check` right after it. `check` puts the
+// inputs back and returns the sentence of what was wrong, if anything was. `lot` decides which row,
+// head and key take part; give every sample another.
+class Guard {
+ public:
+  Guard(Shape& shape, const Output& output);  // computes what later calls need
+  ~Guard();
+  void disturb(std::uint64_t lot);
+  std::optional<std::string> check();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace attn
