@@ -67,7 +67,7 @@ class Crossover:
     def sentence(self) -> str:
         """The result in words, with its bounds."""
         a, b = self.a.backend, self.b.backend
-        how = f" ({self.label})" if self.label else ""
+        how = f", {self.label}" if self.label else ""
         over = f"n = {self.n_min} to {self.n_max}"
         if self.n_star is not None:
             faster_below = self.winner.removesuffix(" above").split(" below, ")[0]

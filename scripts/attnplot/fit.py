@@ -181,7 +181,7 @@ def exponent_verdict(lo: float, hi: float) -> str:
     """Says what an interval [lo, hi] of an exponent allows, in four sentences.
 
     * `consistent with 2; 1.90 and 2.10 excluded`: holds 2, and nothing 0.10 away from it;
-    * `near 2 but not 2; 1.90 and 2.10 excluded`: does not hold 2, but stays less than 0.10 away from it;
+    * `near 2 but not 2; 1.90 and 2.10 excluded`: stays less than 0.10 away from 2, without it;
     * `between 1 and 2; both excluded`: holds no integer, and is not near one;
     * `undecided: 1.70 to 2.20 is too wide`: holds an integer and reaches 0.10 or more from it.
     """
