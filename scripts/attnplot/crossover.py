@@ -68,7 +68,7 @@ class Crossover:
         """The result in words, with its bounds."""
         a, b = self.a.backend, self.b.backend
         how = f", {self.label}" if self.label else ""
-        over = f"n = {self.n_min} to {self.n_max}"
+        over = f"n = {self.n_min} and {self.n_max}"
         if self.n_star is not None:
             faster_below = self.winner.removesuffix(" above").split(" below, ")[0]
             slower = b if faster_below == a else a
@@ -80,8 +80,8 @@ class Crossover:
                 bounds = f"95 % interval {lo} to {hi}{how}"
             several = "" if self.crossings == 1 else f"; the curves cross {self.crossings} times"
             return (
-                f"{faster_below} is faster than {slower} up to n = {self.n_star:.0f} "
-                f"({bounds}) and slower beyond, over {over}{several}."
+                f"Between {over} {faster_below} is faster than {slower} up to "
+                f"n = {self.n_star:.0f} ({bounds}), then slower{several}."
             )
         faster, slower = (a, b) if (self.lo is not None) else (b, a)
         if self.ratio_bound is None:
@@ -90,8 +90,8 @@ class Crossover:
             bound = f"at least {self.ratio_bound:.2f} times with 95 % confidence{how}"
         sure = "" if self.winner else " That does not exclude a tie."
         return (
-            f"{faster} is faster than {slower} at every {over}: by {self.ratio:.2f} times at "
-            f"n = {self.ratio_n}, where it is least; {bound}.{sure}"
+            f"Between {over} {faster} is faster than {slower} throughout: by {self.ratio:.2f} "
+            f"times at n = {self.ratio_n}, where it is least; {bound}.{sure}"
         )
 
     def cells(self) -> list[Cell]:

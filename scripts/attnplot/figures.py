@@ -498,12 +498,12 @@ def sharing(table: Table) -> Figure:
     for ax, backend in zip(panels, backends, strict=True):
         ends = []
         group = [c for c in found if c.backend == backend]
-        for curve in group:
-            values = {p.n or 0: p.number("gflops") or math.nan for p in curve.measured}
+        series = [{p.n or 0: p.number("gflops") or math.nan for p in c.measured} for c in group]
+        hidden = drawing.coincident(series, 0.03)
+        for curve, values, hollow in zip(group, series, hidden, strict=True):
             x, y = drawing.broken_line(curve, values)
             kind = curve.first.text("sharing")
             line = SHARING_LINES.get(kind, "-")
-            hollow = kind != "mha"
             label = f"{kind.upper()} {curve.first.text('heads_kv')}"
             drawing.draw(ax, x, y, style(backend), line=line, label=label, hollow=hollow)
             ends.append(End(x[-1], y[-1], label, style(backend).colour))

@@ -30,8 +30,10 @@ class Status:
 
 
 def by_backend(found: Iterable[Curve]) -> list[Curve]:
-    """Curves in the fixed order of backends, then by key."""
-    return sorted(found, key=lambda c: (order(c.backend), c.key))
+    """Curves in the fixed order of backends, then MHA before GQA before MQA, then by key."""
+    return sorted(
+        found, key=lambda c: (order(c.backend), -(c.first.integer("heads_kv") or 0), c.key)
+    )
 
 
 def complexity(table: Table) -> list[Curve]:
