@@ -112,8 +112,8 @@ def bytes_text(value: float) -> str:
 def cache_text(value: int) -> str:
     """A binary unit where it divides the size: 32 KiB, 1 MiB, else as `bytes_text`."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if value >= size and value % (size // 4) == 0:
-            return f"{value / size:g} {unit}"
+        if value >= size:
+            return f"{value / size:g} {unit}" if value % (size // 4) == 0 else bytes_text(value)
     return bytes_text(value)
 
 

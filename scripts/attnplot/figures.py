@@ -47,19 +47,6 @@ def _require(found: Sequence[Curve], what: str) -> None:
         raise NothingToDraw(f"no measured point of {what}")
 
 
-def _shape_text(curve: Curve) -> str:
-    first = curve.first
-    parts = []
-    if first.text("heads"):
-        heads = first.integer("heads")
-        parts.append(f"{heads} head{'' if heads == 1 else 's'} of {first.text('head_dim')}")
-    threads = first.text("threads")
-    parts.append(f"batch {first.text('batch')}")
-    parts += [f"{threads} thread{'' if threads == '1' else 's'}"] if threads else []
-    parts += [first.text("dtype")] + (["causal"] if first.cells["causal"] is True else [])
-    return ", ".join(parts)
-
-
 def _sizes(found: Sequence[Curve]) -> list[int]:
     return [p.n for c in found for p in c.points if p.n is not None]
 
@@ -159,7 +146,7 @@ def time(table: Table) -> Figure:
         drawing.guide(ax, min(sizes), low, max(sizes), slope)
     notes = _gaps(ax, table, measured)
     drawing.label_ends(ax, ends)
-    ax.set_title(f"Attention core: {_shape_text(measured[0])}")
+    ax.set_title(f"Attention core: {selection.shape_text(measured)}")
     notes += drawing.missing_lines(found)
     drawing.footer(figure, ["Median with 95 % interval; dots are single calls.", *notes])
     return figure
@@ -205,7 +192,7 @@ def memory(table: Table) -> Figure:
     for slope in (1, 2):
         drawing.guide(ax, sizes[0], low, sizes[-1], slope)
     drawing.label_ends(ax, ends)
-    ax.set_title(f"Attention core, memory: {_shape_text(found[0])}")
+    ax.set_title(f"Attention core, memory: {selection.shape_text(found)}")
     drawing.footer(figure, ["Declared bytes, exact: no noise and no interval."])
     return figure
 
@@ -245,7 +232,7 @@ def ratio(table: Table, baseline: str | None = None) -> Figure:
     ax.set_ylabel(f"time ÷ time of {name} (lower is faster)")
     ax.set_ylim(*drawing.padded_limits([*values, 1.0], 1.25, 1.25))
     drawing.label_ends(ax, ends)
-    ax.set_title(f"Relative to {name}: {_shape_text(found[0])}")
+    ax.set_title(f"Relative to {name}: {selection.shape_text(found)}")
     drawing.footer(figure, drawing.missing_lines(selection.complexity(table)), y=-0.05)
     return figure
 
@@ -432,7 +419,7 @@ def _decode_panel(ax: Axes, group: Sequence[Curve], batch: int) -> None:
     per = "time per token" if batch == 1 else f"time per token (call ÷ {batch})"
     drawing.seconds_axis(ax, per)
     drawing.label_ends(ax, ends, 0.075)
-    ax.set_title(f"Decode: {_shape_text(group[0])}")
+    ax.set_title(f"Decode: {selection.shape_text(group)}")
 
 
 def _bandwidth_panel(ax: Axes, table: Table, group: Sequence[Curve], batch: int) -> None:
@@ -512,7 +499,7 @@ def sharing(table: Table) -> Figure:
         ax.set_ylabel("GFLOP/s (flops_model ÷ median)")
         drawing.label_ends(ax, ends, 0.06)
         ax.set_title(backend)
-    lines = [f"Core prefill: {_shape_text(found[0])}; the number is heads_kv."]
+    lines = [f"Core prefill: {selection.shape_text(found)}; the number is heads_kv."]
     lines += ["flops_model is the same for all three, so higher is faster in the same proportion."]
     drawing.footer(figure, lines, 84 * len(backends))
     return figure
@@ -562,8 +549,8 @@ def layer(table: Table) -> Figure:
         notes.append(f"({i}) {cross.sentence}")
     drawing.label_ends(ax, ends, 0.048)
     width = measured[0].first.text("d_model")
-    attention = next((c for c in measured if not c.first.recurrent), measured[0])
-    ax.set_title(f"Layer, d_model {width}: {_shape_text(attention)}")
+    attention = [c for c in measured if not c.first.recurrent] or measured
+    ax.set_title(f"Layer, d_model {width}: {selection.shape_text(attention)}")
     drawing.footer(figure, notes + drawing.missing_lines(found))
     return figure
 

@@ -266,8 +266,8 @@ def test_bytes_are_written_with_a_unit() -> None:
     assert [drawing.bytes_text(b) for b in (0, 999, 2000, 268435456)] == [
         *("0 B", "999 B", "2.00 kB", "268 MB")
     ]
-    assert [drawing.cache_text(b) for b in (32768, 1 << 20, 3 << 19, 1000)] == [
-        *("32 KiB", "1 MiB", "1.5 MiB", "1.00 kB")
+    assert [drawing.cache_text(b) for b in (32768, 1 << 20, 3 << 19, 25276510208)] == [
+        *("32 KiB", "1 MiB", "1.5 MiB", "25.3 GB")
     ]
 
 
