@@ -90,6 +90,14 @@ def _draw_times(ax: Axes, table: Table, curve: Curve, label: str, hollow: bool) 
     return End(x[-1], y[-1], label, look.colour)
 
 
+def _all_times(table: Table, found: Sequence[Curve]) -> list[float]:
+    # Every number that is drawn: medians, single calls, ends of intervals.
+    points = [p for c in found for p in c.measured]
+    ends = [p.number(c) for p in points for c in ("time_median_s", "ci95_lo_s", "ci95_hi_s")]
+    calls = [s.time_s for p in points for s in table.samples.get(p.point_id, ())]
+    return [t for t in ends if t is not None] + calls
+
+
 def _ribbon(ax: Axes, curve: Curve, colour: str) -> None:
     # Runs of neighbours with an interval; a row without one interrupts the ribbon like the line.
     run: list[tuple[float, float, float]] = []
@@ -139,9 +147,10 @@ def time(table: Table) -> Figure:
     drawing.n_axis(ax, sizes)
     drawing.seconds_axis(ax, "time per call")
     ends = _draw_all_times(ax, table, measured)
-    times = [t for c in measured for t in _times(c).values()]
+    times = _all_times(table, measured)
     low = min(times) / 2.2
-    ax.set_ylim(*drawing.padded_limits([low, *times, *_gap_heights(table, measured)], 1.5, 2.0))
+    ax.set_ylim(*drawing.padded_limits([low, *times, *_gap_heights(table, measured)], 1.5, 1.7))
+    drawing.tick_log_y(ax)
     for slope in (1, 2):
         drawing.guide(ax, min(sizes), low, max(sizes), slope)
     notes = _gaps(ax, table, measured)
@@ -170,6 +179,7 @@ def memory(table: Table) -> Figure:
     every = [b for _, values, _ in series for b in values.values()]
     low = min(every) / 2.2
     ax.set_ylim(*drawing.padded_limits([low, *every], 1.5, 2.0))
+    drawing.tick_log_y(ax)
     groups: dict[tuple[tuple[int, float], ...], list[tuple[Curve, str]]] = {}
     for curve, values, name in series:
         groups.setdefault(tuple(sorted(values.items())), []).append((curve, name))
@@ -264,7 +274,7 @@ def roofline(table: Table) -> Figure:
             "the working set is at least four times the last-level cache."
         )
     lines += [] if roofs(table) else ["run.json holds no roofs."]
-    drawing.footer(figure, lines, 118 * len(panels))
+    drawing.footer(figure, lines, 126 * len(panels))
     return figure
 
 
@@ -320,6 +330,7 @@ def _roofline_panel(ax: Axes, table: Table, threads: str, trails: Sequence[_Trai
     left = min([min(xs) / 2, *(k / 4 for k in knees)])
     ax.set_xlim(left, max(xs) * 1.5)
     ax.set_ylim(*drawing.padded_limits([*ys, *([peak] if peak else [])], 2.0, 1.8))
+    drawing.tick_log_y(ax)
     _roof_lines(ax, own)
     drawing.label_ends(ax, ends)
     ax.set_title(f"Roofline, {threads} thread{'' if threads == '1' else 's'}")
@@ -418,6 +429,8 @@ def _decode_panel(ax: Axes, group: Sequence[Curve], batch: int) -> None:
     drawing.n_axis(ax, _sizes(group), "cached tokens n_kv (log scale)")
     per = "time per token" if batch == 1 else f"time per token (call ÷ {batch})"
     drawing.seconds_axis(ax, per)
+    ax.set_ylim(*drawing.padded_limits((t for v in series for t in v.values()), 1.4, 1.4))
+    drawing.tick_log_y(ax)
     drawing.label_ends(ax, ends, 0.075)
     ax.set_title(f"Decode: {selection.shape_text(group)}")
 
@@ -514,8 +527,9 @@ def layer(table: Table) -> Figure:
     drawing.n_axis(ax, _sizes(measured))
     drawing.seconds_axis(ax, "time per call")
     ends = _draw_all_times(ax, table, measured)
-    times = [t for c in measured for t in _times(c).values()]
+    times = _all_times(table, measured)
     ax.set_ylim(*drawing.padded_limits([*times, *_gap_heights(table, measured)], 1.7, 2.2))
+    drawing.tick_log_y(ax)
     notes = _gaps(ax, table, measured)
     keys = {c.key for c in measured}
     crossed = [c for c in crossover_all(table) if c.a.key in keys and c.b.key in keys and c.n_star]
