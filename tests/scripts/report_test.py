@@ -75,7 +75,7 @@ def test_decode_states_bytes_always_and_bandwidth_where_allowed(sweep: Table) ->
     assert len(lines) == 12
     assert all("not stated: below 4 × the last-level cache" in x for x in lines[:6])
     assert all(x.endswith("GB/s |") for x in lines[6:])
-    assert lines[9].startswith("| blas.gqa | MHA (4) | 32 | 8192 | ")
+    assert lines[9].startswith("| blas.gqa | MHA (4) | 32 | 8192 | 555 µs | 537 MB | ")
     assert [x.split("|")[6].strip() for x in lines[:3]] == ["16.8 MB", "8.39 MB", "4.19 MB"]
 
 
