@@ -167,7 +167,9 @@ class Grid {
     std::vector<int> values = {options_.all_threads};
     if (text("threads", "all") != "all") {
       values.clear();
-      for (const std::int64_t value : axis("threads", "", 1)) values.push_back(static_cast<int>(value));
+      for (const std::int64_t value : axis("threads", "", 1)) {
+        values.push_back(static_cast<int>(std::min<std::int64_t>(value, options_.most_threads)));
+      }
     }
     if (!entry.built() || !entry.backend.threaded) values = {1};
     return values;

@@ -48,7 +48,8 @@ struct PlanOptions {
   CacheMode cache = CacheMode::warm;
   InputDist dist = InputDist::normal;
   std::uint64_t seed = 1;
-  int all_threads = 1;  // what "all" means here
+  int all_threads = 1;   // what "all" means here
+  int most_threads = 1;  // more are not to be had: larger values are measured on this many
 };
 
 // The points in the order of the parts, duplicates removed; throws CommandError (usage) for unknown

@@ -107,7 +107,7 @@ std::vector<Roof> roofs_of(const Sweep& sweep) {
 }
 
 std::string roof_id(const Roof& roof) {
-  return fmt::format("roof:{}:{}:{}", name_of(roof.kind), name_of(roof.dtype), roof.threads);
+  return fmt::format("roof:{}:{}:{}", name(roof.kind), name_of(roof.dtype), roof.threads);
 }
 
 void record_offence(Journal& journal, RunState& state, const Point& point, int process,

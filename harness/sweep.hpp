@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harness/journal.hpp"
+#include "harness/machine.hpp"
 #include "harness/plan.hpp"
 #include "harness/roofs.hpp"
 
@@ -24,8 +25,7 @@ struct MeasureOptions {
   int rounds = 6;     // of fitted curves: exactly; the least that carries a 95 % interval
   int processes = 1;  // the rounds of fitted curves are spread over this many workers
   Order order = Order::random;
-  bool phases = true;
-  bool keep_phases_short = true;
+  bool phases = true;  // instrumented calls at the end
 };
 
 struct Sweep {
@@ -37,6 +37,7 @@ struct Sweep {
   std::string tags;
   std::vector<std::string> argv;
   std::string started_utc;
+  Machine machine;
   bool quiet = false;
 };
 
