@@ -72,7 +72,7 @@ run_ruff() {
 }
 
 run_mypy() {
-  report "mypy $(.venv/bin/mypy --version | first_version)" .venv/bin/mypy scripts/attnplot
+  report "mypy $(.venv/bin/mypy --version | first_version)" .venv/bin/mypy
 }
 
 # Reads the compile commands of preset ci, so it needs the generated headers but no build. .cu files are
