@@ -16,9 +16,9 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-class FencedBufferOf : public testing::TestWithParam<std::size_t> {};
+class FencedBufferDeathTest : public testing::TestWithParam<std::size_t> {};
 
-TEST_P(FencedBufferOf, HoldsItsBytes) {
+TEST_P(FencedBufferDeathTest, HoldsItsBytes) {
   const std::size_t bytes = GetParam();
   FencedBuffer buffer(bytes);
   ASSERT_NE(buffer.data(), nullptr);
@@ -29,14 +29,14 @@ TEST_P(FencedBufferOf, HoldsItsBytes) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % alignment, 0U);
 }
 
-TEST_P(FencedBufferOf, AccessPastTheEndDies) {
+TEST_P(FencedBufferDeathTest, AccessPastTheEndDies) {
   FencedBuffer buffer(GetParam());
   auto* end = static_cast<volatile char*>(buffer.data()) + buffer.size();
   EXPECT_DEATH({ *end = 1; }, "");
   EXPECT_DEATH({ [[maybe_unused]] const char read = *end; }, "");
 }
 
-TEST_P(FencedBufferOf, AWriteBeforeTheStartIsFoundOrDies) {
+TEST_P(FencedBufferDeathTest, AWriteBeforeTheStartIsFoundOrDies) {
   FencedBuffer buffer(GetParam());
   auto* before = static_cast<volatile char*>(buffer.data()) - 1;
   if (GetParam() % kPage == 0) {
@@ -47,7 +47,7 @@ TEST_P(FencedBufferOf, AWriteBeforeTheStartIsFoundOrDies) {
   }
 }
 
-TEST_P(FencedBufferOf, TheHashSeesEveryByte) {
+TEST_P(FencedBufferDeathTest, TheHashSeesEveryByte) {
   const std::size_t bytes = GetParam();
   FencedBuffer buffer(bytes);
   auto* data = static_cast<unsigned char*>(buffer.data());
@@ -61,7 +61,7 @@ TEST_P(FencedBufferOf, TheHashSeesEveryByte) {
   EXPECT_EQ(buffer.hash(), hash);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, FencedBufferOf,
+INSTANTIATE_TEST_SUITE_P(Sizes, FencedBufferDeathTest,
                          testing::Values(0, 4, 60, 64, 4092, 4096, 4100, 12288, 100000));
 
 TEST(FencedBuffer, AnEarlyWriteAtTheStartOfThePageIsFound) {
@@ -88,7 +88,7 @@ TEST(FencedBuffer, TooLargeIsBadAlloc) {
   EXPECT_THROW(FencedBuffer(SIZE_MAX - 4096), std::bad_alloc);
 }
 
-TEST(Arena, RegionsAreAlignedAndEndAtTheFence) {
+TEST(ArenaDeathTest, RegionsAreAlignedAndEndAtTheFence) {
   const Arena arena(100000);
   for (const std::size_t bytes :
        {std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{5000}, std::size_t{100000}}) {
