@@ -14,8 +14,8 @@ from typing import NoReturn
 from attnplot import __version__, figures
 from attnplot.crossover import write_crossovers
 from attnplot.fit import MIN_N, write_fits
-from attnplot.report import update_readme, write_report
-from attnplot.selection import SelectionError
+from attnplot.report import split_readme, update_readme, write_report
+from attnplot.selection import SelectionError, baseline_name, complexity
 from attnplot.table import Table, TableError, load
 from attnplot.tables import analyse, terminal
 
@@ -139,20 +139,26 @@ def _run(arguments: argparse.Namespace) -> int:
     if not table.measured:
         reasons = sorted({p.status for p in table.points}) or ["no rows"]
         raise figures.NothingToDraw(f"{table.folder}: nothing was measured ({', '.join(reasons)})")
+    baseline: str | None = getattr(arguments, "baseline", None)
+    if baseline is not None:
+        baseline_name(complexity(table), baseline)  # refuse before anything is written
     if arguments.command == "plot":
-        return _plot(table, arguments.kind, arguments.baseline)
-    results = analyse(table, arguments.min_n, getattr(arguments, "baseline", None))
+        return _plot(table, arguments.kind, baseline)
+    results = analyse(table, arguments.min_n, baseline)
     if arguments.command == "table":
         print(terminal(results), end="")
         return 0
+    readme: Path | None = getattr(arguments, "readme", None)
+    if readme is not None:
+        split_readme(readme)  # the same
     write_fits(table, results.fits)
     write_crossovers(table, results.crossovers)
     written = [table.folder / "fits.csv", table.folder / "crossovers.csv"]
     if arguments.command == "report":
         written += write_report(results)
-        if arguments.readme is not None:
-            update_readme(results, arguments.readme)
-            written.append(arguments.readme)
+        if readme is not None:
+            update_readme(results, readme)
+            written.append(readme)
     for path in written:
         print(path)
     return 0

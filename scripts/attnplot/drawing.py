@@ -109,6 +109,14 @@ def bytes_text(value: float) -> str:
     return f"{_three_digits(value / 1e9)} GB"
 
 
+def cache_text(value: int) -> str:
+    """A binary unit where it divides the size: 32 KiB, 1 MiB, else as `bytes_text`."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= size and value % (size // 4) == 0:
+            return f"{value / size:g} {unit}"
+    return bytes_text(value)
+
+
 def _three_digits(value: float) -> str:
     if value == 0:
         return "0"

@@ -2,15 +2,25 @@
 """Writes `report.md`, and the part of a README that is generated from results."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from matplotlib.figure import Figure
+
 from attnplot import figures, selection
 from attnplot.curves import MIN_PROCESSES, table_curves
-from attnplot.drawing import bytes_text
+from attnplot.drawing import bytes_text, cache_text
 from attnplot.fit import MIN_POINTS
-from attnplot.table import Table, TableError, read_text, roofs, write_text
+from attnplot.table import (
+    Table,
+    TableError,
+    bandwidth_may_be_stated,
+    read_text,
+    roofs,
+    working_set_bytes,
+    write_text,
+)
 from attnplot.tables import Results, attention_table, markdown, sections, status_table
 
 README_BEGIN = "<!-- attnplot:begin -->"
@@ -33,8 +43,12 @@ _CAPTIONS: Mapping[str, str] = {
 }
 
 
-def report(results: Results) -> str:
-    """The text of `report.md`; figures are linked as `figures/KIND.png`.
+def report(results: Results, drawn: Collection[str]) -> str:
+    """The text of `report.md`.
+
+    Args:
+        results: the analysed run.
+        drawn: kinds of figures to link, as `figures/KIND.png`.
 
     Raises:
         SelectionError: the baseline is not measured.
@@ -47,7 +61,6 @@ def report(results: Results) -> str:
         _roof_table(table),
         "## Method\n\n" + _method(results) + "\n",
     ]
-    drawn = set(drawable(table, results.baseline))
     for title, text in sections(results):
         if title == "Rows without a time":
             continue
@@ -60,16 +73,19 @@ def report(results: Results) -> str:
     return "\n".join(p for p in parts if p)
 
 
-def drawable(table: Table, baseline: str | None) -> list[str]:
-    """Kinds of figures for which the run holds points."""
-    kinds = []
+def draw_all(results: Results) -> dict[str, Figure]:
+    """Every figure for which the run holds points, by kind.
+
+    Raises:
+        SelectionError: the baseline is not measured.
+    """
+    found = {}
     for kind in figures.KINDS:
         try:
-            figures.make(table, kind, baseline)
+            found[kind] = figures.make(results.table, kind, results.baseline)
         except figures.NothingToDraw:
             continue
-        kinds.append(kind)
-    return kinds
+    return found
 
 
 def _opening(results: Results) -> list[str]:
@@ -118,7 +134,7 @@ def machine_table(table: Table) -> str:
         ["command", _text(table.field("argv"), " ")],
         ["noise", _text(table.field("noise"))],
     ]
-    return markdown(["", "recorded"], [row for row in rows if row[1]])
+    return markdown(["item", "recorded"], [row for row in rows if row[1]])
 
 
 def _text(value: object, between: str = ", ") -> str:
@@ -132,7 +148,7 @@ def _text(value: object, between: str = ", ") -> str:
 
 def _bytes(value: object) -> str:
     known = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-    return bytes_text(float(value)) if known and isinstance(value, (int, float)) else ""
+    return cache_text(int(value)) if known and isinstance(value, (int, float)) else ""
 
 
 def _pair(table: Table, block: str, *keys: str) -> str:
@@ -174,14 +190,31 @@ def _method(results: Results) -> str:
 
 
 def _decode_remark(table: Table) -> str:
-    ones = [c for c in selection.decode(table) if c.first.text("batch") == "1"]
-    if not any(p.cells["cache_mode"] in ("warm", "mixed") for c in ones for p in c.measured):
+    found = selection.decode(table)
+    warm = [
+        p
+        for c in found
+        for p in c.measured
+        if p.text("batch") == "1" and p.cells["cache_mode"] in ("warm", "mixed")
+    ]
+    if not warm:
         return ""
-    return (
-        "Warm decode at batch 1 measures the cache: the same K and V are read again and again, and "
-        "they fit. A server that holds many sequences finds them in memory, as batch 32 does here "
-        "where its bandwidth is stated.\n"
-    )
+    text = "Warm decode at batch 1 measures the cache: the same K and V are read again and again"
+    sizes = [s for p in warm if (s := working_set_bytes(p)) is not None]
+    llc = table.llc_bytes()
+    if sizes and llc is not None:
+        fits = f"{bytes_text(max(sizes))} at most, in a last-level cache of {cache_text(llc)}"
+        text += f" ({fits})"
+    stated = {
+        p.integer("batch") or 1
+        for c in found
+        for p in c.measured
+        if p.number("gbps") is not None and bandwidth_may_be_stated(table, p)
+    }
+    if stated:
+        batches = ", ".join(str(b) for b in sorted(stated))
+        return f"{text}. GB/s are stated at batch {batches} only, where memory has to be read.\n"
+    return f"{text}. No point here is large enough to state a bandwidth.\n"
 
 
 def _not_measured(table: Table) -> str:
@@ -211,28 +244,25 @@ def write_report(results: Results) -> list[Path]:
         TableError: a file cannot be written.
         SelectionError: the baseline is not measured.
     """
-    written = []
-    text = report(results)
-    for kind in drawable(results.table, results.baseline):
-        figure = figures.make(results.table, kind, results.baseline)
-        written += figures.save(figure, results.table.folder, kind)
+    drawn = draw_all(results)
+    text = report(results, drawn)
+    written = [p for k, f in drawn.items() for p in figures.save(f, results.table.folder, k)]
     path = results.table.folder / "report.md"
     write_text(path, text)
     return [*written, path]
 
 
 def readme_block(results: Results, readme: Path) -> str:
-    """One figure (linked from the README's folder) and one table.
+    """One figure (of those written, linked from the README's folder) and one table.
 
     Raises:
         SelectionError: the baseline is not measured.
     """
-    folder = results.table.folder
-    kinds = drawable(results.table, results.baseline)
+    figure_folder = (results.table.folder / "figures").resolve()
     picture = ""
-    if kinds:
-        kind = "time" if "time" in kinds else kinds[0]
-        target = (folder / "figures" / f"{kind}.png").resolve()
+    kind = next((k for k in figures.KINDS if (figure_folder / f"{k}.png").is_file()), None)
+    if kind is not None:
+        target = figure_folder / f"{kind}.png"
         link = quote(Path(os.path.relpath(target, readme.resolve().parent)).as_posix())
         picture = f"![{_CAPTIONS[kind]}]({link})\n\n"
     cpu = _text(results.table.field("machine", "cpu_model"))
@@ -240,22 +270,29 @@ def readme_block(results: Results, readme: Path) -> str:
     return picture + where + attention_table(results, brief=True)
 
 
+def split_readme(readme: Path) -> tuple[str, str]:
+    """What stands before and after the generated part, markers included.
+
+    Raises:
+        TableError: the file cannot be read, or does not hold each marker once and in order.
+    """
+    text = read_text(readme)
+    for marker in (README_BEGIN, README_END):
+        count = text.count(marker)
+        if count != 1:
+            raise TableError(f"{readme}: marker '{marker}' stands {count} times, not once")
+    head, rest = text.split(README_BEGIN)
+    if README_END not in rest:
+        raise TableError(f"{readme}: marker '{README_END}' stands before '{README_BEGIN}'")
+    return head + README_BEGIN, README_END + rest.split(README_END)[1]
+
+
 def update_readme(results: Results, readme: Path) -> None:
     """Replaces what stands between the two markers.
 
     Raises:
-        TableError: the file cannot be read or written, or does not hold each marker once, in order.
+        TableError: as `split_readme`, or the file cannot be written.
         SelectionError: the baseline is not measured.
     """
-    text = read_text(readme)
-    for marker in (README_BEGIN, README_END):
-        if text.count(marker) != 1:
-            raise TableError(
-                f"{readme}: marker '{marker}' stands {text.count(marker)} times, not 1"
-            )
-    head, rest = text.split(README_BEGIN)
-    if README_END not in rest:
-        raise TableError(f"{readme}: marker '{README_END}' stands before '{README_BEGIN}'")
-    tail = rest.split(README_END)[1]
-    block = readme_block(results, readme)
-    write_text(readme, f"{head}{README_BEGIN}\n{block}{README_END}{tail}")
+    head, tail = split_readme(readme)
+    write_text(readme, f"{head}\n{readme_block(results, readme)}{tail}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from attnplot.table import RESULT_COLUMNS, SAMPLE_COLUMNS
+from attnplot.table import RESULT_COLUMNS, SAMPLE_COLUMNS, Point, Sample, Table
 
 SQRT2 = (1024, 1448, 2048, 2896, 4096, 5793, 8192)
 COMPLEXITY = (128, 256, 512, *SQRT2)
@@ -150,6 +150,25 @@ class Run:
         _write(folder / "samples.csv", SAMPLE_COLUMNS, [[_text(v) for v in x] for x in self.lines])
         (folder / "run.json").write_text(json.dumps(self.json(), indent=1), encoding="utf-8")
         return folder
+
+    def table(self) -> Table:
+        """The same run without a file, for tests that need many."""
+        samples: dict[str, list[Sample]] = {}
+        for line in self.lines:
+            if line[2] == "sample":
+                process, number, seconds = line[3], line[4], line[6]
+                assert isinstance(process, int)
+                assert isinstance(number, int)
+                assert isinstance(seconds, float)
+                samples.setdefault(str(line[1]), []).append(Sample(process, number, seconds))
+        points = [
+            Point(
+                i, {c: row.get(c, "" if k == "text" else None) for c, k in RESULT_COLUMNS.items()}
+            )
+            for i, row in enumerate(self.rows, start=2)
+        ]
+        frozen = {k: tuple(v) for k, v in samples.items()}
+        return Table(Path("nowhere"), tuple(points), frozen, 0, {}, self.json(), ())
 
     def json(self) -> Mapping[str, object]:
         """The run's description."""
