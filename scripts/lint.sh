@@ -35,6 +35,7 @@ files() {
     while read -r file; do [ ! -f "$file" ] || echo "$file"; done
 }
 
+mkdir -p build
 failed=no
 # report <tool and version> <command ...>: one line when it is clean, all it says when not.
 report() {
@@ -50,11 +51,23 @@ report() {
 }
 first_version() { grep -oE '[0-9]+\.[0-9]+\.[0-9]+' | head -n 1; }
 
+# One line a file: a finding of clang-format points at a blank, and the repair is the same for all.
+format_check() {
+  local unformatted
+  clang-format --dry-run -Werror "$@" >build/clang-format.log 2>&1 && return
+  mapfile -t unformatted < <(sed -n 's/^\([^ :]*\):[0-9]*:[0-9]*: error: .*/\1/p' build/clang-format.log | sort -u)
+  if [ ${#unformatted[@]} -eq 0 ]; then
+    cat build/clang-format.log
+  else
+    echo "not formatted; repair with: clang-format -i ${unformatted[*]}"
+  fi
+  return 1
+}
 run_clang_format() {
   local sources
   mapfile -t sources < <(files '*.cpp' '*.hpp' '*.cu' '*.cuh')
   report "clang-format $(clang-format --version | first_version) (${#sources[@]} files)" \
-    clang-format --dry-run -Werror "${sources[@]}"
+    format_check "${sources[@]}"
 }
 
 run_shellcheck() {
@@ -84,12 +97,11 @@ tidy() {
   run-clang-tidy -p build/ci -quiet -j "$(nproc)" "^$PWD/(impls|harness|tests)/.*\\.cpp\$" \
     >build/clang-tidy.log 2>&1 || code=$?
   # Only the findings: the tool also prints every command line and a count of suppressed warnings.
-  grep -vE '^(clang-tidy|Enabled checks|[0-9]+ warnings? generated|Suppressed |Use -header-filter)' \
-    build/clang-tidy.log || true
+  sed 's/\x1b\[[0-9;]*m//g' build/clang-tidy.log |
+    grep -vE '^(clang-tidy|Enabled checks|[0-9]+ (warnings?|errors?) .*generated|Suppressed |Use -header-filter|$)' || true
   return "$code"
 }
 run_clang_tidy() {
-  mkdir -p build
   report "clang-tidy $(clang-tidy --version | first_version)" tidy
 }
 

@@ -104,7 +104,7 @@ for supply in /sys/class/power_supply/*/; do
     warn "this machine runs on its battery; on mains power the clock is steadier"
   fi
 done
-governors=$(cat /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor 2>/dev/null | sort -u | xargs)
+governors=$(cat /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor 2>/dev/null | sort -u | xargs || true)
 if [ -n "$governors" ] && [ "$governors" != performance ]; then
   warn "the CPU governor is '$governors'; with 'performance' the clock is steadier"
 fi

