@@ -27,9 +27,9 @@ struct Event {
   std::string point_id;
   Kind kind = Kind::check;
   int process = 0;
-  std::optional<int> round;
-  std::optional<int> position;
-  std::optional<double> time_s;
+  std::optional<int> round = std::nullopt;
+  std::optional<int> position = std::nullopt;
+  std::optional<double> time_s = std::nullopt;
   nlohmann::json detail = nlohmann::json::object();
 };
 

@@ -99,22 +99,23 @@ CheckOutcome Runner::check() {
 Runner::Timed Runner::sample(std::uint64_t lot, double call_seconds) {
   set_threads(point_.problem.threads);
   if (!guard_) guard_ = std::make_unique<Guard>(shape_, output_);
-  std::string cache = "warm";
+  Timed timed;
+  timed.cache = "warm";
   if (device_) device_->upload();
   if (point_.cache == CacheMode::cold) {
-    cache = "cold";
+    timed.cache = "cold";
     flusher_.flush();
   } else if (call_seconds > slow_call_s) {
-    cache = "mixed";
+    timed.cache = "mixed";
   } else {
     // One or two, by lot: a backend that skips every second call cannot know which one is timed.
-    for (std::uint64_t i = 0; i <= (lot & 1); ++i) call(io_);
+    for (std::uint64_t i = 0; i <= (lot & 1); ++i) timed.warm_seconds += call(io_);
   }
   guard_->disturb(lot >> 1);
   if (device_) device_->upload();
-  const double seconds = call(io_);
+  timed.seconds = call(io_);
   if (device_) device_->download();
-  return {seconds, std::move(cache)};
+  return timed;
 }
 
 std::optional<std::string> Runner::guard_verdict() { return guard_->check(); }

@@ -15,18 +15,6 @@
 
 namespace attn {
 
-// What a worker is doing right now, in memory that its supervisor polls: a pipe would wake the core
-// that the measurement uses.
-struct Board {
-  std::atomic<std::int64_t> point{-1};        // index of the point under way; -1: none
-  std::atomic<std::int64_t> deadline_ns{0};   // steady clock; 0: none
-  std::atomic<int> round{-1};                 // -1: first pass
-  std::atomic<int> stage{0};                  // index into stage_names
-  std::atomic<double> seconds_left{0};        // of the work that is planned
-  std::atomic<std::int64_t> steps_done{0};    // points of the first pass, samples, closing calls
-  std::atomic<std::int64_t> steps_planned{0};
-};
-
 // A buffer larger than the last-level cache, written between cold calls.
 class CacheFlusher {
  public:
@@ -61,8 +49,9 @@ class Runner {
   // One sample: untimed warm calls (or a flushed cache), the guard's change, the timed call. `lot`
   // decides the number of warm calls and the guard's choice. `call_seconds` is what a call takes.
   struct Timed {
-    double seconds;
-    std::string cache;  // warm, mixed (too slow to be warmed) or cold
+    double seconds = 0;
+    double warm_seconds = 0;  // of the untimed calls before
+    std::string cache;        // warm, mixed (too slow to be warmed) or cold
   };
   Timed sample(std::uint64_t lot, double call_seconds);
 

@@ -155,7 +155,7 @@ class Supervisor {
     }
     write_results(sweep_, state_);
     write_run_json(sweep_, state_, interrupted_by_ || failed_ ? "interrupted" : "finished");
-    SweepResult result{std::move(state_), Exit::good};
+    SweepResult result{std::move(state_), Exit::good, cost_};
     result.code = failed_ ? Exit::file
                   : interrupted_by_ == SIGINT  ? Exit::interrupted
                   : interrupted_by_ == SIGTERM ? Exit::terminated
@@ -229,6 +229,9 @@ class Supervisor {
       }
       progress_.show(*board_, process);
     }
+    cost_.samples += board_->samples;
+    cost_.seconds_in_rounds += board_->seconds_in_rounds;
+    cost_.seconds_in_calls += board_->seconds_in_calls;
     if (interrupted_by_) return true;
     if (WIFEXITED(status)) {
       switch (static_cast<WorkerExit>(WEXITSTATUS(status))) {
@@ -296,6 +299,7 @@ class Supervisor {
   Progress progress_;
   Board* board_ = nullptr;
   RunState state_;
+  HarnessCost cost_;
   std::size_t events_ = 0;
   int interrupted_by_ = 0;
   bool failed_ = false;

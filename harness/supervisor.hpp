@@ -9,9 +9,17 @@
 
 namespace attn {
 
+// The harness's own cost: a round's time outside the backends, over its samples.
+struct HarnessCost {
+  std::int64_t samples = 0;
+  double seconds_in_rounds = 0;
+  double seconds_in_calls = 0;  // warm calls included
+};
+
 struct SweepResult {
   RunState state;
   Exit code = Exit::good;
+  HarnessCost cost;
 };
 
 // Measures what the journal in sweep.dir does not hold yet. On `resume`, points that ended in error,

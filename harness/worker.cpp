@@ -15,6 +15,7 @@
 #include "harness/layer.hpp"
 #include "harness/machine.hpp"
 #include "harness/results.hpp"
+#include "harness/runner.hpp"
 #include "harness/work.hpp"
 
 namespace attn {
@@ -410,7 +411,9 @@ void Worker::round(int number, const std::vector<std::size_t>& active) {
         ->Iterations(1);
   }
   SampleReporter reporter(*this, number, order);
+  const std::int64_t start = now_ns();
   benchmark::RunSpecifiedBenchmarks(&reporter, ".");
+  board_.seconds_in_rounds = board_.seconds_in_rounds + static_cast<double>(now_ns() - start) * 1e-9;
 }
 
 void Worker::sample_point(benchmark::State& bench, std::size_t index, int number) {
@@ -431,6 +434,8 @@ void Worker::sample_point(benchmark::State& bench, std::size_t index, int number
         index, number, 3, [&] { return runner(index).sample(lot, seconds_of(index)); });
     bench.SetIterationTime(timed.seconds);
     sampled_cache_ = timed.cache;
+    ++board_.samples;
+    board_.seconds_in_calls = board_.seconds_in_calls + timed.seconds + timed.warm_seconds;
   }
   guard_finding_ = runner(index).guard_verdict();
 }
