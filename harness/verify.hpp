@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The truth about a shape: its inputs, its float64 reference, the check of an output against it, and the
-// guard that keeps a timed call honest.
+// The truth about a shape: its inputs, its float64 reference, the check of an output against it,
+// and the guard that keeps a timed call honest.
 #pragma once
 
 #include <memory>
@@ -14,27 +14,33 @@
 namespace attn {
 
 // The inputs of one shape, shared by all backends of that shape, and the reference of sampled rows.
-// `family` decides between attention (sparse and linear too: their reference is exact attention) and
-// each recurrence; threads and memory of the problem do not matter.
+// `family` decides between attention (sparse and linear too: their reference is exact attention)
+// and each recurrence; threads and memory of the problem do not matter.
 class Shape {
  public:
+  // Throws std::invalid_argument for a dtype other than f32 (no reference yet), std::bad_alloc.
   Shape(const Problem& problem, Family family, std::uint64_t seed, InputDist dist);
   ~Shape();
   Shape(const Shape&) = delete;
   Shape& operator=(const Shape&) = delete;
 
   [[nodiscard]] const Problem& problem() const;
+  [[nodiscard]] Family family() const;
+  [[nodiscard]] std::uint64_t seed() const;  // of the inputs, the last given to refill
   [[nodiscard]] Parameters parameters() const;
   [[nodiscard]] Io io() const;  // the inputs; out and y are null
   [[nodiscard]] std::uint64_t hash() const;
   [[nodiscard]] bool intact() const;  // the fences of the inputs
   [[nodiscard]] std::size_t bytes() const;
 
-  // Other inputs and their reference (the closing call). Parameters stay: backends have packed them.
+  // Other inputs and their reference (the closing call). Parameters stay: backends have packed
+  // them.
   void refill(std::uint64_t seed);
 
-  struct Truth;  // reference rows, plain f32 error, stored logits and states
-  Truth& truth();  // computed at first use
+  struct Truth;  // reference rows, plain f32 error, stored logits and states: harness/reference.hpp
+  // Computed at first use. Throws std::runtime_error where a recurrence cannot be checked by
+  // windows.
+  Truth& truth();
 
  private:
   struct Impl;
@@ -67,21 +73,28 @@ struct Check {
   double err_scaled = 0;  // max |out - reference| / RMS of the reference
   double err_bound = 0;   // 8 x the error of a plain f32 implementation on the same rows + 2e-6
 };
+// Every element must be finite; the rows of the truth must be near it. An empty output is ok with
+// no rows checked; where the reference is zero throughout, so must be the output.
 Check verify(Shape& shape, const Output& output);
+
+class GuardImpl;
 
 // Around one timed call: `disturb` right before the clock, `check` right after it. `check` puts the
 // inputs back and returns the sentence of what was wrong, if anything was. `lot` decides which row,
-// head and key take part; give every sample another.
+// head and key take part; give every sample another. Neither allocates unless something was wrong.
+// Shape and output must outlive the guard, and after Shape::refill a new guard is needed (disturb
+// throws std::logic_error). A guard that is destroyed between the two calls puts the inputs back.
 class Guard {
  public:
   Guard(Shape& shape, const Output& output);  // computes what later calls need
   ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
   void disturb(std::uint64_t lot);
   std::optional<std::string> check();
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<GuardImpl> impl_;
 };
 
 }  // namespace attn

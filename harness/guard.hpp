@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT
+// What the guards of the three kinds of shapes have in common; Guard itself is in
+// harness/verify.hpp.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/reference.hpp"
+
+namespace attn {
+
+// One changed input row that can be put back.
+class ChangedRow {
+ public:
+  explicit ChangedRow(std::int64_t width) : saved_(static_cast<std::size_t>(width)) {}
+  ~ChangedRow() { put_back(); }
+  ChangedRow(const ChangedRow&) = delete;
+  ChangedRow& operator=(const ChangedRow&) = delete;
+
+  // Saves `row` [width] and returns it for writing: the memory is the shape's and not constant.
+  float* take(const float* row);
+  void put_back();
+  [[nodiscard]] const float* row() const { return row_; }  // null: nothing is changed
+  [[nodiscard]] const std::vector<float>& saved() const { return saved_; }
+
+ private:
+  std::vector<float> saved_;
+  float* row_ = nullptr;
+};
+
+class GuardImpl {
+ public:
+  GuardImpl(Shape& shape, const Output& output);
+  virtual ~GuardImpl() = default;
+  virtual void disturb(std::uint64_t lot) = 0;
+  virtual std::optional<std::string> check() = 0;
+
+ protected:
+  void poison(const RowId& id) const;
+  // The output row against `expected` [width]. `moved` is the largest element of the change that
+  // the row was to follow, 0 for a row that was only poisoned.
+  [[nodiscard]] std::optional<std::string> compare(const RowId& id, const double* expected,
+                                                   double moved) const;
+  [[nodiscard]] std::optional<std::string> written(const RowId& id) const;
+  void still_valid() const;
+
+  Shape& shape_;
+  const Shape::Truth& truth_;
+  Problem problem_;
+  Io io_;
+  View out_;
+
+ private:
+  std::uint64_t seed_;
+};
+
+// y [outputs] = weights [outputs, inputs] x, in double.
+void multiply(const void* weights, std::int64_t outputs, std::int64_t inputs, const float* x,
+              double* y);
+void multiply(const void* weights, std::int64_t outputs, std::int64_t inputs, const double* x,
+              double* y);
+
+std::unique_ptr<GuardImpl> make_layer_guard(Shape& shape, const Output& output);
+std::unique_ptr<GuardImpl> make_recurrence_guard(Shape& shape, const Output& output);
+
+}  // namespace attn

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: MIT
+#include "harness/verify.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "harness/reference.hpp"
+
+namespace attn {
+namespace {
+
+constexpr double kZeroShare = 0.3;
+
+bool recurrent(Family family) {
+  return family == Family::rnn || family == Family::gru || family == Family::lstm;
+}
+
+bool layer_scope(const Problem& problem, Family family) {
+  return problem.scope == Scope::layer || recurrent(family) || family == Family::convolution;
+}
+
+std::size_t bytes_of(std::int64_t elements) {
+  return static_cast<std::size_t>(elements) * sizeof(float);
+}
+
+template <class AnyView>
+AnyView contiguous(void* data, std::int64_t heads, std::int64_t tokens, std::int64_t width) {
+  AnyView view;
+  view.data = data;
+  view.batch_stride = heads * tokens * width;
+  view.head_stride = tokens * width;
+  view.token_stride = width;
+  return view;
+}
+
+// Rows are made alone, so any number of threads gives the same tensor. Below a million elements
+// starting the threads costs more than it saves.
+void fill(std::uint64_t seed, TensorId tensor, InputDist dist, double scale, std::int64_t rows,
+          std::int64_t width, float* data) {
+#pragma omp parallel for schedule(static) if (rows * width > std::int64_t{1} << 20)
+  for (std::int64_t r = 0; r < rows; ++r) {
+    fill_row(seed, tensor, r, dist, scale, {data + r * width, static_cast<std::size_t>(width)});
+  }
+}
+
+// "batch item 0, head 3, row 17" or, where a row has no head, "batch item 0, row 17".
+std::string place(const RowId& row, bool heads) {
+  return heads ? fmt::format("batch item {}, head {}, row {}", row.batch, row.head, row.token)
+               : fmt::format("batch item {}, row {}", row.batch, row.token);
+}
+
+}  // namespace
+
+struct Shape::Impl {
+  Problem problem;
+  Family family;
+  std::uint64_t seed;
+  InputDist dist;
+  Io io;
+  struct Tensor {
+    FencedBuffer buffer;
+    TensorId id;
+    std::int64_t rows, width;
+  };
+  std::vector<Tensor> inputs;
+  std::vector<Tensor> weights;
+  std::optional<Truth> truth;
+
+  ConstView input(TensorId id, std::int64_t heads, std::int64_t tokens, std::int64_t width) {
+    const std::int64_t rows = problem.batch * heads * tokens;
+    inputs.push_back({FencedBuffer(bytes_of(rows * width)), id, rows, width});
+    return contiguous<ConstView>(inputs.back().buffer.data(), heads, tokens, width);
+  }
+
+  // Normal with a standard deviation of 1 / sqrt(fan_in), row-major [rows, width].
+  const void* weight(TensorId id, std::int64_t rows, std::int64_t width, std::int64_t fan_in) {
+    weights.push_back({FencedBuffer(bytes_of(rows * width)), id, rows, width});
+    float* data = weights.back().buffer.floats();
+    const double scale = 1.0 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, fan_in)));
+    fill(seed, id, InputDist::normal, scale, rows, width, data);
+    return data;
+  }
+
+  void fill_inputs() {
+    for (const Tensor& tensor : inputs) {
+      fill(seed, tensor.id, dist, 1.0, tensor.rows, tensor.width, tensor.buffer.floats());
+    }
+  }
+};
+
+Shape::Shape(const Problem& problem, Family family, std::uint64_t seed, InputDist dist)
+    : impl_(std::make_unique<Impl>()) {
+  if (problem.dtype != DType::f32) {
+    throw std::invalid_argument("inputs and reference exist for f32 only");
+  }
+  Impl& impl = *impl_;
+  impl.problem = problem;
+  impl.family = family;
+  impl.seed = seed;
+  impl.dist = dist;
+  const Problem& p = impl.problem;
+  Io& io = impl.io;
+  if (!layer_scope(p, family)) {
+    io.q = impl.input(TensorId::q, p.heads, p.n_q, p.head_dim);
+    io.k = impl.input(TensorId::k, p.heads_kv, p.n_kv, p.head_dim);
+    io.v = impl.input(TensorId::v, p.heads_kv, p.n_kv, p.head_dim_v);
+  } else {
+    const std::int64_t d = p.d_model;
+    io.x = impl.input(TensorId::x, 1, p.n_q, d);
+    Parameters& w = io.parameters;
+    if (recurrent(family)) {
+      const std::int64_t gates = family == Family::lstm ? 4 : family == Family::gru ? 3 : 1;
+      w.w = impl.weight(TensorId::w, gates * d, d, d);
+      w.u = impl.weight(TensorId::u, gates * d, d, d);
+      w.b = impl.weight(TensorId::b, 1, gates * d, d);
+    } else if (family == Family::convolution) {
+      w.w = impl.weight(TensorId::w, p.width * d, d, d);
+      w.b = impl.weight(TensorId::b, 1, d, d);
+    } else {
+      if (p.n_q != p.n_kv) io.context = impl.input(TensorId::context, 1, p.n_kv, d);
+      w.w_q = impl.weight(TensorId::w_q, p.heads * p.head_dim, d, d);
+      w.w_k = impl.weight(TensorId::w_k, p.heads_kv * p.head_dim, d, d);
+      w.w_v = impl.weight(TensorId::w_v, p.heads_kv * p.head_dim_v, d, d);
+      const std::int64_t mixed = p.heads * p.head_dim_v;
+      if (p.output_projection) w.w_o = impl.weight(TensorId::w_o, d, mixed, mixed);
+    }
+  }
+  impl.fill_inputs();
+}
+
+Shape::~Shape() = default;
+const Problem& Shape::problem() const { return impl_->problem; }
+Family Shape::family() const { return impl_->family; }
+std::uint64_t Shape::seed() const { return impl_->seed; }
+Parameters Shape::parameters() const { return impl_->io.parameters; }
+Io Shape::io() const { return impl_->io; }
+
+std::uint64_t Shape::hash() const {
+  std::uint64_t result = 0;
+  for (const auto* tensors : {&impl_->inputs, &impl_->weights}) {
+    for (const auto& tensor : *tensors) result = random_bits(result, tensor.buffer.hash());
+  }
+  return result;
+}
+
+bool Shape::intact() const {
+  for (const auto* tensors : {&impl_->inputs, &impl_->weights}) {
+    for (const auto& tensor : *tensors) {
+      if (!tensor.buffer.intact()) return false;
+    }
+  }
+  return true;
+}
+
+std::size_t Shape::bytes() const {
+  std::size_t sum = 0;
+  for (const auto* tensors : {&impl_->inputs, &impl_->weights}) {
+    for (const auto& tensor : *tensors) sum += tensor.buffer.size();
+  }
+  return sum;
+}
+
+void Shape::refill(std::uint64_t seed) {
+  impl_->seed = seed;
+  impl_->truth.reset();
+  impl_->fill_inputs();
+}
+
+Shape::Truth& Shape::truth() {
+  if (!impl_->truth) {
+    impl_->truth = reference::compute(impl_->problem, impl_->family, impl_->io);
+  }
+  return *impl_->truth;
+}
+
+Output::Output(const Problem& p, Family family) : layer_(layer_scope(p, family)) {
+  const bool attention_layer = !recurrent(family) && family != Family::convolution;
+  const std::int64_t heads = layer_ ? 1 : p.heads;
+  std::int64_t width = p.head_dim_v;
+  if (layer_) {
+    width = attention_layer && !p.output_projection ? p.heads * p.head_dim_v : p.d_model;
+  }
+  buffer_ = FencedBuffer(bytes_of(p.batch * heads * p.n_q * width));
+  view_ = contiguous<View>(buffer_.data(), heads, p.n_q, width);
+}
+
+void Output::poison() {
+  std::fill_n(buffer_.floats(), buffer_.size() / sizeof(float),
+              std::numeric_limits<float>::quiet_NaN());
+}
+
+void Output::attach(Io& io) const { (layer_ ? io.y : io.out) = view_; }
+
+namespace {
+
+// What a look at every element finds: the first that is not finite, and zeros no mask explains.
+struct Scan {
+  std::int64_t not_finite = -1;
+  double zero_share = 0;
+};
+
+Scan scan(const Shape& shape, const Output& output) {
+  const Problem& p = shape.problem();
+  const bool masked = !recurrent(shape.family());
+  const View view = output.view();
+  const std::int64_t width = view.token_stride;
+  const std::int64_t heads = p.n_q == 0 ? 0 : view.batch_stride / view.head_stride;
+  Scan result;
+  std::int64_t zeros = 0;
+  std::int64_t seen = 0;
+  const float* row = static_cast<const float*>(view.data);
+  std::int64_t number = 0;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t i = 0; i < p.n_q; ++i, ++number, row += width) {
+        std::int64_t row_zeros = 0;
+        std::int64_t row_not_finite = 0;
+        for (std::int64_t c = 0; c < width; ++c) {
+          const auto bits = std::bit_cast<std::uint32_t>(row[c]);
+          row_not_finite += (bits & 0x7f800000) == 0x7f800000 ? 1 : 0;
+          row_zeros += (bits & 0x7fffffff) == 0 ? 1 : 0;
+        }
+        if (row_not_finite > 0 && result.not_finite < 0) {
+          const auto* at =
+              std::find_if(row, row + width, [](float v) { return !std::isfinite(v); });
+          result.not_finite = number * width + (at - row);
+        }
+        if (masked && p.visible(b, i) == 0) continue;
+        zeros += row_zeros;
+        seen += width;
+      }
+    }
+  }
+  result.zero_share = seen == 0 ? 0 : static_cast<double>(zeros) / static_cast<double>(seen);
+  return result;
+}
+
+}  // namespace
+
+Check verify(Shape& shape, const Output& output) {
+  const Shape::Truth& truth = shape.truth();
+  const View view = output.view();
+  const bool heads = !layer_scope(shape.problem(), shape.family());
+  Check check;
+  check.mode = truth.mode;
+  check.rows_checked = static_cast<std::int64_t>(truth.rows.size());
+  check.err_bound = truth.bound;
+  if (output.bytes() == 0) {
+    check.rows_checked = 0;
+    return check;
+  }
+  const auto fail = [&](Check::Verdict verdict, std::string reason) {
+    check.verdict = verdict;
+    check.reason = std::move(reason);
+    return check;
+  };
+
+  const Scan found = scan(shape, output);
+  if (found.not_finite >= 0) {
+    const std::int64_t token = found.not_finite / truth.width;
+    const std::int64_t per_head = view.head_stride / truth.width;
+    const std::int64_t per_item = view.batch_stride / truth.width;
+    const RowId row{token / per_item, token % per_item / per_head, token % per_head};
+    check.err_max_abs = check.err_scaled = std::numeric_limits<double>::infinity();
+    const float value = static_cast<const float*>(view.data)[found.not_finite];
+    return fail(
+        Check::Verdict::mismatch,
+        fmt::format("{}, element {} is {}", place(row, heads), found.not_finite % truth.width,
+                    std::isnan(value) ? "NaN: never written, or a NaN was computed" : "infinite"));
+  }
+
+  std::size_t worst = 0;
+  for (std::size_t r = 0; r < truth.rows.size(); ++r) {
+    const RowId& id = truth.rows[r];
+    const float* got = view.row<float>(id.batch, id.head, id.token);
+    const double* expected = truth.row(r);
+    for (std::int64_t c = 0; c < truth.width; ++c) {
+      const double error = std::abs(static_cast<double>(got[c]) - expected[c]);
+      if (error <= check.err_max_abs) continue;
+      check.err_max_abs = error;
+      worst = r * static_cast<std::size_t>(truth.width) + static_cast<std::size_t>(c);
+    }
+  }
+  check.err_scaled = truth.rms > 0 ? check.err_max_abs / truth.rms : check.err_max_abs;
+  // A reference of zeros (every row masked, or inputs of zeros) has no scale: zeros are demanded.
+  const bool near = truth.rms > 0 ? check.err_scaled <= truth.bound : check.err_max_abs == 0;
+  if (!near) {
+    const auto width = static_cast<std::size_t>(truth.width);
+    const RowId& id = truth.rows[worst / width];
+    const std::size_t c = worst % width;
+    return fail(Check::Verdict::mismatch,
+                fmt::format("{}, element {}: got {:.8g}, expected {:.8g} (error {:.2e} of the RMS, "
+                            "bound {:.2e})",
+                            place(id, heads), c, view.row<float>(id.batch, id.head, id.token)[c],
+                            truth.values[worst], check.err_scaled, truth.bound));
+  }
+  if (truth.rms > 0) {
+    const auto [least, most] = std::minmax_element(truth.values.begin(), truth.values.end());
+    const double zeros_off = std::max(-*least, *most) / truth.rms;
+    // Nearer than 1e-9 the mean of v is the answer (one visible key, scale 0) and nothing is wrong.
+    const auto would_pass = [&](double off) { return off > 1e-9 && off <= truth.bound; };
+    const char* const lazy = would_pass(zeros_off)                ? "an output of zeros"
+                             : would_pass(truth.visible_mean_off) ? "the mean of the visible v"
+                             : would_pass(truth.mean_off)         ? "the mean of v"
+                                                                  : nullptr;
+    if (lazy != nullptr) {
+      return fail(Check::Verdict::mistrusted,
+                  fmt::format("{} would also pass: the bound of {:.2e} of the RMS proves nothing",
+                              lazy, truth.bound));
+    }
+  }
+  if (found.zero_share > kZeroShare && truth.zero_share <= kZeroShare) {
+    return fail(Check::Verdict::mistrusted,
+                fmt::format("{:.0f} % of the output are exact zeros that no mask explains",
+                            100 * found.zero_share));
+  }
+  return check;
+}
+
+}  // namespace attn

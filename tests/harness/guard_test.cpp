@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <stdexcept>
+
+#include "harness/reference.hpp"
+#include "harness/verify.hpp"
+#include "tests/harness/honest.hpp"
+
+namespace {
+std::atomic<long> allocations{0};
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace attn {
+namespace {
+
+using testing_support::answer;
+using testing_support::at;
+using testing_support::trial;
+using testing_support::write;
+
+struct Setting {
+  Setting(const Problem& problem, Family family, std::uint64_t seed)
+      : shape(problem, family, seed, InputDist::normal), output(problem, family) {
+    output.poison();
+  }
+  void honest() { write(answer<float>(shape.problem(), shape.family(), shape.io()), output); }
+  Shape shape;
+  Output output;
+};
+
+TEST(Guard, AnHonestBackendPassesAndItsInputsComeBack) {
+  for (std::uint64_t t = 0; t < 400; ++t) {
+    const auto [problem, family] = trial(t);
+    SCOPED_TRACE(testing_support::describe({problem, family}));
+    Setting setting(problem, family, t);
+    setting.honest();
+    const std::uint64_t hash = setting.shape.hash();
+    Guard guard(setting.shape, setting.output);
+    for (std::uint64_t lot = 0; lot < 6; ++lot) {
+      guard.disturb(lot);
+      setting.honest();
+      const auto wrong = guard.check();
+      EXPECT_FALSE(wrong) << *wrong;
+      EXPECT_EQ(setting.shape.hash(), hash);
+    }
+  }
+}
+
+// What a backend does in place of computing: given its honest answer to the inputs before the
+// change and whether this call is an odd one.
+using Liar = std::function<void(Setting&, const std::vector<float>& before, int call)>;
+
+// The share of `samples` guarded calls that were found wrong.
+int caught(Setting& setting, const Liar& liar, int samples) {
+  setting.honest();
+  const auto before =
+      answer<float>(setting.shape.problem(), setting.shape.family(), setting.shape.io());
+  Guard guard(setting.shape, setting.output);
+  int found = 0;
+  for (int sample = 0; sample < samples; ++sample) {
+    guard.disturb(static_cast<std::uint64_t>(sample) * 7919 + 3);
+    liar(setting, before, sample);
+    found += guard.check().has_value() ? 1 : 0;
+  }
+  return found;
+}
+
+void does_nothing(Setting&, const std::vector<float>&, int) {}
+void repeats_its_last_answer(Setting& s, const std::vector<float>& before, int) {
+  write(before, s.output);
+}
+void skips_every_second_call(Setting& s, const std::vector<float>&, int call) {
+  if (call % 2 == 0) s.honest();
+}
+
+// Whether a change of inputs can show: some query sees a key, and at layer scope one beside its
+// own.
+bool can_follow(const Problem& p, Family family) {
+  if (family != Family::attention) return true;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t i = 0; i < p.n_q; ++i) {
+      if (p.visible(b, i) > (p.scope == Scope::layer && p.n_q == p.n_kv ? 1 : 0)) return true;
+    }
+  }
+  return false;
+}
+
+TEST(Guard, LiarsAreCaughtInEveryFamily) {
+  int followed = 0;
+  for (std::uint64_t t = 0; t < 250; ++t) {
+    const auto [problem, family] = trial(t);
+    SCOPED_TRACE(testing_support::describe({problem, family}));
+    Setting setting(problem, family, t);
+    EXPECT_EQ(caught(setting, does_nothing, 4), 4);
+    EXPECT_EQ(caught(setting, skips_every_second_call, 4), 2);
+    if (!can_follow(problem, family)) continue;
+    ++followed;
+    // A guarded row that sees no key cannot follow; another lot finds one that does.
+    const bool always =
+        problem.key_lengths.empty() && problem.mask == Mask::none && problem.n_q > 1;
+    const int found = caught(setting, repeats_its_last_answer, 24);
+    if (always) {
+      EXPECT_EQ(found, 24);
+    } else {
+      EXPECT_GE(found, 1);
+    }
+  }
+  EXPECT_GT(followed, 200);
+}
+
+Problem long_problem(Scope scope, std::int64_t n) {
+  Problem p;
+  p.scope = scope;
+  p.heads = 4;
+  p.heads_kv = 2;
+  p.head_dim = p.head_dim_v = 8;
+  p.d_model = 32;
+  p.n_q = p.n_kv = n;
+  p.output_projection = true;
+  return p;
+}
+
+TEST(Guard, LongShapes) {
+  for (const Scope scope : {Scope::core, Scope::layer}) {
+    for (const Mask mask : {Mask::none, Mask::causal}) {
+      Problem p = long_problem(scope, 900);
+      p.mask = mask;
+      Setting setting(p, Family::attention, 1);
+      EXPECT_EQ(caught(
+                    setting, [](Setting& s, const auto&, int) { s.honest(); }, 4),
+                0);
+      EXPECT_EQ(caught(setting, repeats_its_last_answer, 40), 40);
+      EXPECT_EQ(caught(setting, does_nothing, 40), 40);
+    }
+  }
+  Problem p;
+  p.scope = Scope::layer;
+  p.d_model = 160;
+  p.batch = 2;
+  p.n_q = p.n_kv = 400;
+  Setting setting(p, Family::lstm, 1);
+  ASSERT_EQ(setting.shape.truth().mode, "windows");
+  EXPECT_EQ(caught(
+                setting, [](Setting& s, const auto&, int) { s.honest(); }, 2),
+            0);
+  EXPECT_EQ(caught(setting, repeats_its_last_answer, 20), 20);
+}
+
+TEST(Guard, WeightsNearOneAndNearZeroGiveNoFalseAlarm) {
+  for (const double scale : {0.0, 0.01, 1.0, 3.0}) {
+    Problem p;
+    p.heads = 4;
+    p.heads_kv = 1;
+    p.n_q = p.n_kv = 200;
+    p.scale = scale;
+    Setting setting(p, Family::attention, 3);
+    EXPECT_EQ(caught(
+                  setting, [](Setting& s, const auto&, int) { s.honest(); }, 10),
+              0)
+        << scale;
+    EXPECT_EQ(caught(setting, repeats_its_last_answer, 30), 30) << scale;
+  }
+}
+
+TEST(Guard, EveryHeadAndBatchItemMustBeWritten) {
+  for (const Scope scope : {Scope::core, Scope::layer}) {
+    Problem p = long_problem(scope, 20);
+    p.batch = 3;
+    const std::int64_t pairs = scope == Scope::core ? p.batch * p.heads : p.batch;
+    Setting setting(p, Family::attention, 1);
+    for (std::int64_t missing = 0; missing < pairs; ++missing) {
+      const auto liar = [&](Setting& s, const auto&, int) {
+        auto values = answer<float>(s.shape.problem(), s.shape.family(), s.shape.io());
+        auto* to = static_cast<float*>(s.output.view().data);
+        const std::size_t part = values.size() / at(pairs);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          if (i / part != at(missing)) to[i] = values[i];
+        }
+      };
+      EXPECT_EQ(caught(setting, liar, 5), 5) << "part " << missing;
+    }
+  }
+}
+
+TEST(Guard, ASharedKvHeadMovesAllItsQueryHeads) {
+  // A backend that hands every query head the v of before but for one of each group.
+  Problem p = long_problem(Scope::core, 30);
+  Setting setting(p, Family::attention, 1);
+  const auto liar = [&](Setting& s, const std::vector<float>& before, int) {
+    auto values = answer<float>(s.shape.problem(), s.shape.family(), s.shape.io());
+    for (std::int64_t h = 1; h < p.heads; h += 2) {
+      const auto part = h * p.n_q * p.head_dim_v;
+      std::copy_n(before.begin() + part, p.n_q * p.head_dim_v, values.begin() + part);
+    }
+    write(values, s.output);
+  };
+  // The stale head's row may weigh the key next to nothing: most samples see it, not each.
+  EXPECT_GE(caught(setting, liar, 40), 38);
+}
+
+TEST(Guard, DegradesWhereNothingCanBeGuarded) {
+  for (const auto& [batch, n_q, n_kv] :
+       {std::tuple<int, int, int>{0, 4, 4}, {2, 0, 3}, {1, 3, 0}, {1, 1, 1}}) {
+    for (const Family family : {Family::attention, Family::rnn}) {
+      for (const Scope scope : {Scope::core, Scope::layer}) {
+        if (family == Family::rnn && (scope == Scope::core || n_q != n_kv)) continue;
+        Problem p = long_problem(scope, 1);
+        p.batch = batch;
+        p.n_q = n_q;
+        p.n_kv = n_kv;
+        Setting setting(p, family, 1);
+        EXPECT_EQ(caught(
+                      setting, [](Setting& s, const auto&, int) { s.honest(); }, 3),
+                  0);
+        EXPECT_EQ(caught(setting, does_nothing, 3), batch * n_q > 0 ? 3 : 0);
+      }
+    }
+  }
+}
+
+TEST(Guard, PutsInputsBackWhenItIsDropped) {
+  for (const Family family : {Family::attention, Family::lstm}) {
+    for (const Scope scope : {Scope::core, Scope::layer}) {
+      const Problem p = long_problem(scope, 30);
+      Setting setting(p, family, 1);
+      const std::uint64_t hash = setting.shape.hash();
+      {
+        Guard guard(setting.shape, setting.output);
+        guard.disturb(1);
+        EXPECT_NE(setting.shape.hash(), hash);
+        guard.disturb(2);
+      }
+      EXPECT_EQ(setting.shape.hash(), hash);
+    }
+  }
+}
+
+TEST(Guard, ARefilledShapeNeedsANewOne) {
+  Setting setting(long_problem(Scope::core, 30), Family::attention, 1);
+  Guard old(setting.shape, setting.output);
+  setting.shape.refill(2);
+  EXPECT_THROW(old.disturb(1), std::logic_error);
+  Guard guard(setting.shape, setting.output);
+  guard.disturb(1);
+  setting.honest();
+  const auto wrong = guard.check();
+  EXPECT_FALSE(wrong) << *wrong;
+}
+
+TEST(Guard, AllocatesNothing) {
+  for (const Family family : {Family::attention, Family::lstm}) {
+    for (const Scope scope : {Scope::core, Scope::layer}) {
+      Setting setting(long_problem(scope, 30), family, 1);
+      Guard guard(setting.shape, setting.output);
+      for (std::uint64_t lot = 0; lot < 10; ++lot) {
+        long before = allocations;
+        guard.disturb(lot);
+        EXPECT_EQ(allocations, before);
+        setting.honest();
+        before = allocations;
+        EXPECT_FALSE(guard.check());
+        EXPECT_EQ(allocations, before);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn
