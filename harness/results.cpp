@@ -57,8 +57,8 @@ struct Row {
     return mixed ? "mixed" : state.samples.front().cache;
   }
   [[nodiscard]] std::string check_text(const char* name) const {
-    if (!check.contains(name)) return "";
-    const json& value = check[name];
+    const json value = check.value(name, json());
+    if (value.is_null()) return "";  // absent, or an error that was not finite
     return value.is_string() ? value.get<std::string>() : csv_number(value.get<double>());
   }
 
