@@ -72,7 +72,7 @@ RunRequest parse_run(Words args) {
 Sweep open_run(RunRequest& request, const Words& args) {
   Sweep sweep;
   sweep.machine = read_machine();
-  sweep.argv = args;
+  sweep.argv = measuring_arguments(args);
   sweep.dir = request.out.value_or("out/" + compact_utc());
   sweep.started_utc = utc_now();
   sweep.run_id = fmt::format("{}-{:06x}", compact_utc(),
@@ -96,7 +96,7 @@ Sweep open_run(RunRequest& request, const Words& args) {
                               stored["build_id"].get<std::string>(), env_id(sweep.machine), ATTN_BUILD_ID));
     }
     const Words before = stored["argv"].get<Words>();
-    if (!measuring_arguments(args).empty() && measuring_arguments(args) != measuring_arguments(before)) {
+    if (!sweep.argv.empty() && sweep.argv != before) {
       usage_error("--resume: the other options differ from those the run was started with; leave them out");
     }
     const RunRequest given = request;

@@ -35,7 +35,7 @@ struct Sweep {
   std::string dir;  // the run's folder
   std::string run_id;
   std::string tags;
-  std::vector<std::string> argv;
+  std::vector<std::string> argv;  // what decides the points: without --out, --resume and --quiet
   std::string started_utc;
   Machine machine;
   bool quiet = false;
