@@ -61,7 +61,7 @@ void add_share(CLI::App& app, RunRequest& request) {
       ->type_name("SHARE");
 }
 
-void add_seconds(CLI::App& app, const std::string& name, std::function<void(double)> set,
+void add_seconds(CLI::App& app, const std::string& name, const std::function<void(double)>& set,
                  const std::string& help) {
   app.add_option_function<std::string>(
          "--" + name,
