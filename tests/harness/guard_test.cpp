@@ -15,13 +15,17 @@ namespace {
 std::atomic<long> allocations{0};
 }  // namespace
 
-void* operator new(std::size_t bytes) {
+// The sanitizers bring their own operators, and then nothing is counted.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Not inlined: the compiler would see memory of malloc go to delete and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
 
 namespace attn {
 namespace {
@@ -108,14 +112,12 @@ TEST(Guard, LiarsAreCaughtInEveryFamily) {
     EXPECT_EQ(caught(setting, skips_every_second_call, 4), 2);
     if (!can_follow(problem, family)) continue;
     ++followed;
-    // A guarded row that sees no key cannot follow; another lot finds one that does.
-    const bool always =
-        problem.key_lengths.empty() && problem.mask == Mask::none && problem.n_q > 1;
     const int found = caught(setting, repeats_its_last_answer, 24);
-    if (always) {
+    // A gate of a recurrence of one or three units may be shut for the new input too.
+    if (family == Family::attention) {
       EXPECT_EQ(found, 24);
     } else {
-      EXPECT_GE(found, 1);
+      EXPECT_GE(found, 16);
     }
   }
   EXPECT_GT(followed, 200);
