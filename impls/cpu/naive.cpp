@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Idea: the textbook's plain loops; the score matrix S of one head is written out in full.
 // Math: S = scale * Q K^T, row maximum, A = exp(S - max) / sum, Z = A V.
-// Memory traffic (elements, per head): a pair's score reads q and k and is written (2 d + 1), softmax
+// Memory traffic (elements, per head): a pair's score reads q and k and is written (2 d + 1),
+// softmax
 //   reads it three times and writes it twice, mixing reads it and v and updates the output row
 //   (1 + 3 d_v), which was cleared before: pairs * (2 d + 3 d_v + 7) + n_q d_v.
-// Why this shape: none; it is what a reader of the lesson would write first, and the yardstick for the
+// Why this shape: none; it is what a reader of the lesson would write first, and the yardstick for
+// the
 //   rest. Mixing runs over j outside and the dimension inside so that v is read along its rows.
 // Limits: one thread, f32.
 // Source: Vaswani et al. 2017, section 3.2.1.
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "impls/attention.hpp"
@@ -19,7 +20,8 @@
 namespace attn {
 namespace {
 
-// One head. q [n_q, d], k [n_kv, d], v [n_kv, d_v], out [n_q, d_v]; s and probabilities [n_q, n_kv].
+// One head. q [n_q, d], k [n_kv, d], v [n_kv, d_v], out [n_q, d_v]; s and probabilities [n_q,
+// n_kv].
 template <class T>
 void naive_kernel(const Problem& p, const Io& io, std::int64_t b, std::int64_t h, T* s) {
   using std::exp;
@@ -72,6 +74,13 @@ void naive_kernel(const Problem& p, const Io& io, std::int64_t b, std::int64_t h
   io.phase("");
 }
 
+template <class T>
+void compute(const Problem& p, const Io& io, T* scratch) {
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t h = 0; h < p.heads; ++h) naive_kernel(p, io, b, h, scratch);
+  }
+}
+
 std::optional<Refusal> refuses(const Problem& p) { return refuse_unless_plain_core(p); }
 
 Cost cost(const Problem& p) {
@@ -84,11 +93,7 @@ Cost cost(const Problem& p) {
 }
 
 void run(const Problem& p, const Io& io, void* /*state*/, void* scratch) {
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    for (std::int64_t h = 0; h < p.heads; ++h) {
-      naive_kernel<float>(p, io, b, h, static_cast<float*>(scratch));
-    }
-  }
+  compute(p, io, static_cast<float*>(scratch));
 }
 
 }  // namespace

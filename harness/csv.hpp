@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+// RFC 4180 fields and lines, numbers in the C locale.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace attn {
+
+std::string csv_field(std::string_view text);  // quoted where it must be
+std::string csv_line(const std::vector<std::string>& fields);  // ends with a newline
+
+// One line without its newline; nothing when a quote is left open or misplaced.
+std::optional<std::vector<std::string>> parse_csv_line(std::string_view line);
+
+// The shortest text that reads back as the same double; empty for values that are not finite.
+std::string csv_number(double value);
+
+// Replaces `path` by `text`: written beside it, synced, renamed. Throws CommandError (file).
+void replace_file(const std::string& path, std::string_view text);
+std::string read_file(const std::string& path);  // throws CommandError (file)
+
+}  // namespace attn

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+#include "harness/journal.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include "harness/csv.hpp"
+#include "harness/error.hpp"
+#include "harness/stats.hpp"
+
+namespace attn {
+namespace {
+
+constexpr std::array<std::string_view, 4> kind_words = {"check", "sample", "finish", "offence"};
+constexpr std::string_view header =
+    "run_id,point_id,event,process,round,position,time_s,clock_mhz,throttled,detail\n";
+
+template <class T>
+std::optional<T> parse_number(const std::string& text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<Event> parse_event(std::string_view line) {
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  const auto fields = parse_csv_line(line);
+  if (!fields || fields->size() != 10) return std::nullopt;
+  const auto kind = std::find(kind_words.begin(), kind_words.end(), (*fields)[2]);
+  const auto process = parse_number<int>((*fields)[3]);
+  if (kind == kind_words.end() || !process) return std::nullopt;
+  Event event;
+  event.point_id = (*fields)[1];
+  event.kind = static_cast<Event::Kind>(kind - kind_words.begin());
+  event.process = *process;
+  event.round = parse_number<int>((*fields)[4]);
+  event.position = parse_number<int>((*fields)[5]);
+  event.time_s = parse_number<double>((*fields)[6]);
+  event.detail = nlohmann::json::parse((*fields)[9], nullptr, false);
+  if (event.detail.is_discarded()) return std::nullopt;
+  if (event.kind == Event::Kind::sample && (!event.round || !event.time_s)) return std::nullopt;
+  return event;
+}
+
+}  // namespace
+
+Journal::Journal(const std::string& path, const std::string& run_id) : path_(path), run_id_(run_id) {
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) file_error(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    ::close(fd_);
+    usage_error(fmt::format("another run is writing {}; wait for it or choose another --out", path));
+  }
+  const std::string text = read_file(path);
+  const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+  if (whole < text.size() && ::ftruncate(fd_, static_cast<off_t>(whole)) != 0) {
+    file_error(fmt::format("cannot cut the torn last line of {}: {}", path, std::strerror(errno)));
+  }
+  if (whole == 0 && ::write(fd_, header.data(), header.size()) != static_cast<ssize_t>(header.size())) {
+    file_error(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+  }
+}
+
+Journal::~Journal() { ::close(fd_); }
+
+void Journal::append(const Event& event) {
+  const auto text = [](const std::optional<int>& value) {
+    return value ? std::to_string(*value) : std::string();
+  };
+  const std::string line =
+      csv_line({run_id_, event.point_id, std::string(kind_words[static_cast<std::size_t>(event.kind)]),
+                std::to_string(event.process), text(event.round), text(event.position),
+                event.time_s ? csv_number(*event.time_s) : "", "", "", event.detail.dump()});
+  const ssize_t written = ::write(fd_, line.data(), line.size());
+  if (written == static_cast<ssize_t>(line.size())) return;
+  file_error(fmt::format("cannot append to {}: {}; what was measured before is kept, `--resume` goes on",
+                         path_, written < 0 ? std::strerror(errno) : "the disk is full"));
+}
+
+void Journal::sync() { ::fdatasync(fd_); }
+
+std::vector<Event> read_journal(const std::string& path) {
+  const std::string text = read_file(path);
+  std::vector<Event> events;
+  std::size_t start = 0;
+  while (true) {
+    const std::size_t end = text.find('\n', start);
+    if (end == std::string::npos) return events;  // what follows the last newline is torn
+    if (auto event = parse_event(std::string_view(text).substr(start, end - start))) {
+      events.push_back(std::move(*event));
+    }
+    start = end + 1;
+  }
+}
+
+Status PointState::status() const {
+  return parse_name<Status>(finish->detail.value("status", "")).value_or(Status::error);
+}
+
+bool PointState::has_sample_of(int round) const {
+  return std::any_of(samples.begin(), samples.end(),
+                     [&](const Sample& sample) { return sample.round == round; });
+}
+
+std::vector<double> PointState::times() const {
+  std::vector<double> values;
+  for (const Sample& sample : samples) values.push_back(sample.time_s);
+  return values;
+}
+
+std::optional<double> PointState::call_seconds() const {
+  if (!samples.empty()) return median(times());
+  for (const auto& [process, check] : checks) {
+    if (check.time_s) return check.time_s;
+  }
+  return std::nullopt;
+}
+
+RunState replay(const std::vector<Event>& events) {
+  std::set<std::pair<int, int>> suspect;  // (process, round) with an offence
+  for (const Event& event : events) {
+    if (event.kind == Event::Kind::offence && event.round) {
+      suspect.insert({event.process, *event.round});
+    }
+  }
+  RunState run;
+  for (const Event& event : events) {
+    run.processes = std::max(run.processes, event.process + 1);
+    if (event.point_id.starts_with("roof:")) {
+      if (event.detail.contains("rate")) {
+        run.roof_samples[event.point_id].push_back(event.detail["rate"].get<double>());
+      }
+      continue;
+    }
+    PointState& point = run.points[event.point_id];
+    switch (event.kind) {
+      case Event::Kind::check:
+        point.checks.insert_or_assign(event.process, event);
+        break;
+      case Event::Kind::sample:
+        if (suspect.contains({event.process, *event.round})) break;
+        point.samples.push_back({event.process, *event.round, *event.time_s,
+                                 event.detail.value("cache", "warm")});
+        break;
+      case Event::Kind::offence:
+        ++point.offences;
+        point.offence_reason = event.detail.value("reason", "");
+        break;
+      case Event::Kind::finish:
+        if (event.detail.value("status", "") == "resumed") {
+          point.finish.reset();
+          point.offences = 0;
+        } else {
+          point.finish = event;
+        }
+        break;
+    }
+  }
+  return run;
+}
+
+}  // namespace attn

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+#include "harness/list.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "generated/identity.hpp"
+#include "harness/layer.hpp"
+#include "harness/names.hpp"
+#include "harness/plan.hpp"
+#include "harness/results.hpp"
+
+namespace attn {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<std::pair<Status, std::string_view>, 10> status_meanings = {
+    {{Status::ok, "checked, timed and checked again"},
+     {Status::mismatch, "differs from the float64 reference; never timed"},
+     {Status::mistrusted, "passed, but an output that computes nothing would have passed too"},
+     {Status::unsupported, "the backend does not do this problem"},
+     {Status::unavailable, "this machine or build lacks what the backend needs"},
+     {Status::oom_predicted, "would need more memory than --mem-limit"},
+     {Status::oom, "ran out of memory"},
+     {Status::cutoff, "a call was predicted to take longer than the cut-off"},
+     {Status::timeout, "a call did not end in time, twice"},
+     {Status::error, "crashed, or broke the contract"}}};
+
+// Why the backend does not run here; empty when it does.
+std::string why_not(const Entry& entry) {
+  if (!entry.built()) return std::string(entry.missing);
+  Problem problem;
+  problem.scope = has_heads(entry.backend.family) ? Scope::core : Scope::layer;
+  problem.n_q = problem.n_kv = 128;
+  problem.d_model = 64;
+  problem.memory = entry.backend.memory;
+  const auto refusal = refuses(entry.backend, problem);
+  return refusal ? refusal->sentence : "";
+}
+
+std::string flags_of(const Backend& backend) {
+  std::string text;
+  for (const auto& [set, word] : {std::pair{backend.threaded, "threaded"},
+                                  std::pair{backend.exploits_sharing, "exploits_sharing"},
+                                  std::pair{backend.layer_default, "layer_default"}}) {
+    if (set) text += fmt::format("{}{}", text.empty() ? "" : ",", word);
+  }
+  return text;
+}
+
+std::string backends_text() {
+  std::string text = fmt::format("{:<18} {:<10} {:<30} {}\n", "backend", "family", "flags", "here");
+  for (const Entry& entry : registry()) {
+    const std::string why = why_not(entry);
+    text += fmt::format("{:<18} {:<10} {:<30} {}\n", entry.name,
+                        entry.built() ? name_of(entry.backend.family) : "",
+                        entry.built() ? flags_of(entry.backend) : "",
+                        !entry.built()  ? "not built: " + why
+                        : why.empty()   ? "runs"
+                                        : "built, unavailable: " + why);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string list_text(const std::string& what) {
+  if (what == "backends") return backends_text();
+  std::string text;
+  if (what == "presets") {
+    for (const PresetInfo& preset : list_presets()) {
+      text += fmt::format("{:<14} {:<6} {}\n", preset.name, preset.sweep ? "sweep" : "shape", preset.about);
+    }
+  } else if (what == "columns") {
+    for (const ColumnInfo& column : list_columns()) {
+      text += fmt::format("{:<10} {:<20} {}\n", column.block, column.name, column.meaning);
+    }
+  } else {
+    for (const auto& [status, meaning] : status_meanings) {
+      text += fmt::format("{:<14} {}\n", name_of(status), meaning);
+    }
+  }
+  return text;
+}
+
+json list_json() {
+  json document = {{"build_id", ATTN_BUILD_ID}, {"source_id", ATTN_SOURCE_ID}, {"git_sha", ATTN_GIT_SHA},
+                   {"env_id", env_id(read_machine())}};
+  document["cpu_model"] = read_machine().cpu_model;
+  for (const Entry& entry : registry()) {
+    const std::string why = why_not(entry);
+    json item = {{"name", entry.name}, {"built", entry.built()}, {"runs", why.empty()}, {"reason", why}};
+    if (entry.built()) {
+      const Backend& backend = entry.backend;
+      item["family"] = name_of(backend.family);
+      item["threaded"] = backend.threaded;
+      item["exploits_sharing"] = backend.exploits_sharing;
+      item["layer_default"] = backend.layer_default;
+      item["device"] = backend.memory == Memory::device ? "cuda" : "cpu";
+    }
+    document["backends"].push_back(item);
+  }
+  for (const PresetInfo& preset : list_presets()) {
+    document["presets"].push_back(
+        {{"name", preset.name}, {"kind", preset.sweep ? "sweep" : "shape"}, {"about", preset.about}});
+  }
+  for (const ColumnInfo& column : list_columns()) {
+    document["columns"].push_back(
+        {{"block", column.block}, {"name", column.name}, {"meaning", column.meaning}});
+  }
+  for (const auto& [status, meaning] : status_meanings) {
+    document["statuses"].push_back({{"name", name_of(status)}, {"meaning", meaning}});
+  }
+  return document;
+}
+
+}  // namespace attn

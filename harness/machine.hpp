@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// The machine under measurement: what it is, what of it may be used, how its threads are pinned and
+// how much memory this process has taken.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace attn {
+
+// Every field has a value for "could not be read": an empty string, 0, or the empty optional.
+struct Machine {
+  std::string cpu_model;  // "AMD EPYC 9354P"
+  std::string cpu_id;     // vendor, family, model, stepping: virtual machines shorten cpu_model
+  std::vector<std::string> isa;  // those of the instruction sets kernels care about, sorted
+  std::vector<int> cpus;         // usable logical CPUs: one of each core first, then their siblings
+  int cores = 1;                 // usable physical cores: the first `cores` entries of `cpus`
+  std::optional<double> cpu_quota;  // CPUs the cgroup grants; empty: no limit
+  std::int64_t l1d_bytes = 0;       // of one core
+  std::int64_t l2_bytes = 0;
+  std::int64_t llc_bytes = 0;               // one instance of the last level
+  std::int64_t llc_total_bytes = 0;         // all instances that the usable CPUs reach
+  std::int64_t memory_total_bytes = 0;      // physical, or the cgroup's limit where that is lower
+  std::int64_t memory_available_bytes = 0;  // see available_memory_bytes
+  std::string governor;                     // "performance", ...
+  std::string transparent_hugepage;         // "always", "madvise" or "never"
+  std::string os;                           // "Debian GNU/Linux 12 (bookworm)"
+  std::string kernel;                       // "Linux 6.1.0-18-amd64 x86_64"
+  bool virtual_machine = false;
+  bool container = false;
+  double load_average = 0;  // over one minute
+
+  // Threads that "all threads" means: one a core, and no more than the quota grants.
+  [[nodiscard]] int default_threads() const;
+};
+
+// Reads /proc, /sys and /etc below `root` ("" is the real machine; tests give a folder), and the
+// affinity mask that this process started with.
+Machine read_machine(const std::string& root = "");
+
+nlohmann::json to_json(const Machine& machine);
+
+// 12 hex digits over what a timing depends on: processor, usable cores and quota, caches, memory in
+// GiB, operating system. Neither host name nor kernel version: a patched kernel is the same
+// machine.
+std::string env_id(const Machine& machine);
+
+// What may still be allocated: the kernel's MemAvailable, or the room that any enclosing cgroup (v1
+// or v2) leaves, whichever is less. Page cache that can be dropped counts as room. 0: unknown.
+std::int64_t available_memory_bytes(const std::string& root = "");
+
+// `fraction` of the available memory, for --mem-limit; the largest number where that is unknown.
+std::int64_t default_mem_limit(double fraction);
+
+// The logical CPUs this process may use, in the order of Machine::cpus. Read once, before
+// set_threads narrows the main thread's own mask.
+const std::vector<int>& usable_cpus();
+
+// OpenMP teams get `count` threads from here on (at least 1, at most one a usable CPU), thread i
+// pinned to usable_cpus()[i]. Returns the number a team really has: OMP_THREAD_LIMIT may lower it.
+// Pins only when the count or the process changed. The calling thread is pinned too, and threads or
+// programs it starts inherit its one CPU; a process forked after a call with several threads must
+// not use OpenMP.
+int set_threads(int count);
+
+// Undoes the pinning of the calling thread, for one that is about to start something else.
+void unpin_this_thread();
+
+// Resident set of this process; 0 where /proc does not say. The kernel batches its counters: expect
+// an error of up to 256 KiB a thread.
+std::int64_t current_rss_bytes();
+std::int64_t peak_rss_bytes();
+
+// Sets the peak back to the current value. False where the kernel does not allow it; the peak is
+// then that of the whole process life.
+bool reset_peak_rss();
+
+struct BlasInfo {
+  std::string name;      // "OpenBLAS"
+  std::string version;   // "0.3.21"
+  std::string core;      // the kernels it chose on this machine: "SkylakeX"
+  std::string parallel;  // "sequential", "pthread" or "openmp"
+  int threads = 0;       // that its next call would use
+  std::string config;    // its own description, whole
+};
+
+// Empty in a build without BLAS.
+std::optional<BlasInfo> blas_info();
+nlohmann::json to_json(const BlasInfo& info);
+
+}  // namespace attn

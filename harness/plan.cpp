@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: MIT
+#include "harness/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "harness/error.hpp"
+#include "harness/ranges.hpp"
+
+namespace attn {
+
+extern const char* const presets_json;
+
+namespace {
+
+using nlohmann::json;
+
+const json& presets() {
+  static const json parsed = json::parse(presets_json);
+  return parsed;
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates) {
+  return *std::min_element(candidates.begin(), candidates.end(), [&](auto a, auto b) {
+    return edit_distance(word, a) < edit_distance(word, b);
+  });
+}
+
+std::vector<const Entry*> select(const Selection& selection) {
+  std::vector<std::string_view> names;
+  for (const Entry& entry : registry()) names.push_back(entry.name);
+  const auto matches = [&](std::string_view option, const std::string& glob) {
+    std::set<std::string_view> hits;
+    for (const std::string_view name : names) {
+      if (matches_glob(glob, name)) hits.insert(name);
+    }
+    if (hits.empty()) {
+      usage_error(fmt::format("{}: no backend is called \"{}\"; the nearest is {}, `attnbench list` "
+                              "names all",
+                              option, glob, nearest(glob, names)));
+    }
+    return hits;
+  };
+  std::set<std::string_view> chosen(names.begin(), names.end());
+  if (!selection.only.empty()) {
+    chosen.clear();
+    for (const std::string& glob : selection.only) chosen.merge(matches("--only", glob));
+  }
+  for (const std::string& glob : selection.skip) {
+    for (const std::string_view name : matches("--skip", glob)) chosen.erase(name);
+  }
+  std::vector<const Entry*> entries;
+  for (const Entry& entry : registry()) {
+    if (chosen.contains(entry.name)) entries.push_back(&entry);
+  }
+  if (entries.empty()) usage_error("--only and --skip leave no backend; `attnbench list` names all");
+  return entries;
+}
+
+double parse_scale(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) {
+    usage_error(fmt::format("--scale: \"{}\" is not a finite number; use one like 0.125", text));
+  }
+  return value;
+}
+
+// One grid: the cross product of its axes for every entry that takes part.
+class Grid {
+ public:
+  Grid(const PlanOptions& options, const Axes& axes) : options_(options), axes_(axes) {}
+
+  bool fitted = false;
+  bool fit_long_curves = false;  // a one-thread curve with at least 7 n is fitted
+  double cutoff_s = 5;
+  std::int64_t n_max = most_n;
+
+  void expand(const std::vector<const Entry*>& entries, std::vector<Point>& points) const {
+    const auto n_values = axis("n", "128:8192", 1);
+    const bool fit = fitted || (fit_long_curves && n_values.size() >= 7);
+    for (const Entry* entry : entries) {
+      std::vector<Problem> problems = {base_problem()};
+      const auto cross = [&](auto member, auto values) { problems = product(problems, member, values); };
+      const auto text_of = [](std::int64_t value) { return std::to_string(value); };
+      cross(&Problem::mask, [&](const Problem&) { return masks(); });
+      cross(&Problem::batch, [&](const Problem&) { return axis("batch", "1", 0); });
+      cross(&Problem::heads, [&](const Problem&) { return axis("heads", "4", 1); });
+      cross(&Problem::heads_kv, [&](const Problem& p) { return axis("heads-kv", text_of(p.heads), 1); });
+      cross(&Problem::head_dim, [&](const Problem&) { return axis("head-dim", "64", 1); });
+      cross(&Problem::head_dim_v,
+            [&](const Problem& p) { return axis("head-dim-v", text_of(p.head_dim), 1); });
+      cross(&Problem::d_model, [&](const Problem& p) {
+        if (p.scope == Scope::core) return std::vector<std::int64_t>{0};
+        return axis("d-model", text_of(p.heads * p.head_dim), 1);
+      });
+      cross(&Problem::threads, [&](const Problem&) { return thread_values(*entry); });
+      cross(&Problem::n_kv, [&](const Problem&) { return n_values; });
+      for (Problem& p : problems) {
+        if (p.n_kv > n_max) continue;
+        if (p.heads % p.heads_kv != 0) {
+          usage_error(fmt::format("--heads-kv: {} does not divide --heads {}; use a divisor", p.heads_kv,
+                                  p.heads));
+        }
+        p.n_q = axis("n-q", p.regime == Regime::decode ? "1" : text_of(p.n_kv), 0).front();
+        p.n_kv = axis("n-kv", text_of(p.n_kv), 0).front();
+        points.push_back(make_point(*entry, std::move(p), fit));
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t most_n = (std::int64_t{1} << 31) - 1;
+
+  [[nodiscard]] std::string text(const std::string& name, const std::string& fallback) const {
+    const auto found = axes_.find(name);
+    return found == axes_.end() ? fallback : found->second;
+  }
+  [[nodiscard]] std::vector<std::int64_t> axis(const std::string& name, const std::string& fallback,
+                                               std::int64_t least) const {
+    return parse_range("--" + name, text(name, fallback), least);
+  }
+  template <class E>
+  [[nodiscard]] E word(const std::string& name, E fallback) const {
+    const std::string value = text(name, std::string(name_of(fallback)));
+    if (const auto parsed = parse_name<E>(value)) return *parsed;
+    std::string choices;
+    for (const auto& [unused, choice] : Names<E>::table) choices += fmt::format(" {}", choice);
+    usage_error(fmt::format("--{}: \"{}\" is none of{}", name, value, choices));
+  }
+  [[nodiscard]] bool flag(const std::string& name, bool fallback) const {
+    const std::string value = text(name, fallback ? "true" : "false");
+    if (value != "true" && value != "false") {
+      usage_error(fmt::format("--{}: \"{}\" is neither true nor false", name, value));
+    }
+    return value == "true";
+  }
+  [[nodiscard]] std::vector<Mask> masks() const {
+    const std::string value = text("causal", "false");
+    if (value == "both") return {Mask::none, Mask::causal};
+    if (value == "true") return {Mask::causal};
+    if (value == "false") return {Mask::none};
+    usage_error(fmt::format("--causal: \"{}\" is none of false true both", value));
+  }
+  // Backends that do not use threads are measured on one, whatever was asked for.
+  [[nodiscard]] std::vector<int> thread_values(const Entry& entry) const {
+    std::vector<int> values = {options_.all_threads};
+    if (text("threads", "all") != "all") {
+      values.clear();
+      for (const std::int64_t value : axis("threads", "", 1)) {
+        values.push_back(static_cast<int>(std::min<std::int64_t>(value, options_.most_threads)));
+      }
+    }
+    if (!entry.built() || !entry.backend.threaded) values = {1};
+    return values;
+  }
+
+  // What all problems of the grid have in common.
+  [[nodiscard]] Problem base_problem() const {
+    Problem p;
+    p.scope = word<Scope>("scope", Scope::core);
+    p.regime = word<Regime>("regime", Regime::prefill);
+    p.dtype = word<DType>("dtype", DType::f32);
+    p.output_projection = p.scope == Scope::layer && flag("output-projection", true);
+    if (axes_.contains("scale")) p.scale = parse_scale(axes_.at("scale"));
+    return p;
+  }
+
+  // Each problem once with each of the values that `values` gives for it.
+  template <class Member, class Values>
+  static std::vector<Problem> product(const std::vector<Problem>& problems, Member member,
+                                      Values values) {
+    std::vector<Problem> all;
+    for (const Problem& problem : problems) {
+      for (const auto value : values(problem)) {
+        all.push_back(problem);
+        all.back().*member = value;
+      }
+    }
+    return all;
+  }
+
+  [[nodiscard]] Point make_point(const Entry& entry, Problem problem, bool fit) const {
+    Point point;
+    point.entry = &entry;
+    point.fitted = fit && problem.threads == 1;
+    point.cache = options_.cache;
+    point.dist = options_.dist;
+    point.seed = options_.seed;
+    point.cutoff_s = options_.cutoff_s.value_or(cutoff_s);
+    Problem& p = point.problem = std::move(problem);
+    if (entry.built()) p.memory = entry.backend.memory;
+    if (entry.built() && !has_heads(point.family())) {
+      // Recurrences and convolutions have neither heads nor a mask: equal problems, equal keys.
+      p.heads = p.heads_kv = 1;
+      p.n_kv = p.n_q;
+      p.head_dim = p.head_dim_v = std::max<std::int64_t>(1, p.d_model);
+      p.mask = Mask::none;
+      p.scale.reset();
+      p.output_projection = false;
+    }
+    point.key = fmt::format(
+        "{}|{}|{}|{}|t{}|{}|nq{}|nkv{}|b{}|h{}|hkv{}|d{}|dv{}|dm{}|wo{}|w{}|{}|s{}|{}|{}|seed{}",
+        entry.name, name_of(p.scope), name_of(p.regime),
+        p.memory == Memory::device ? "device" : "cpu", p.threads, name_of(point.cache), p.n_q, p.n_kv,
+        p.batch, p.heads, p.heads_kv, p.head_dim, p.head_dim_v, p.d_model, p.output_projection,
+        p.width, p.mask == Mask::causal ? "causal" : "full", p.scale ? fmt::format("{}", *p.scale) : "",
+        name_of(p.dtype), name_of(point.dist), point.seed);
+    point.id = fmt::format("{:012x}", hash_text(point.key) >> 16);
+    return point;
+  }
+
+  const PlanOptions& options_;
+  const Axes& axes_;
+};
+
+bool takes_part(const Entry& entry, const json& part) {
+  if (!entry.built()) return part.value("list_unbuilt", false);
+  const Backend& b = entry.backend;
+  for (const json& choice : part.at("choose")) {
+    const bool family = !choice.contains("family") || choice["family"] == name_of(b.family);
+    const bool flags = (!choice.value("threaded", false) || b.threaded) &&
+                       (!choice.value("exploits_sharing", false) || b.exploits_sharing) &&
+                       (!choice.value("layer_default", false) || b.layer_default);
+    if (family && flags) return true;
+  }
+  return false;
+}
+
+// The axis values of a part or shape: its keys with dashes for underscores, all as text.
+Axes axes_of(const json& object) {
+  Axes axes;
+  for (const char* name : {"scope", "regime", "batch", "heads", "heads_kv", "head_dim", "head_dim_v",
+                           "d_model", "output_projection", "n", "n_q", "n_kv", "threads", "causal"}) {
+    if (!object.contains(name)) continue;
+    std::string option = name;
+    std::replace(option.begin(), option.end(), '_', '-');
+    axes[option] = object[name].is_boolean() ? (object[name].get<bool>() ? "true" : "false")
+                                             : object[name].get<std::string>();
+  }
+  return axes;
+}
+
+void expand_sweep(const PlanOptions& options, const std::string& name,
+                  const std::vector<const Entry*>& entries, std::vector<Point>& points) {
+  const json& sweep = presets()["sweeps"][name];
+  const json& parts = presets()["sweeps"][sweep.value("like", name)]["parts"];
+  for (const json& part : parts) {
+    std::vector<const Entry*> chosen;
+    std::copy_if(entries.begin(), entries.end(), std::back_inserter(chosen),
+                 [&](const Entry* entry) { return takes_part(*entry, part); });
+    const Axes axes = axes_of(part);
+    Grid grid(options, axes);
+    grid.fitted = part.value("fitted", false);
+    grid.cutoff_s = part.value("cutoff_s", 5.0);
+    grid.n_max = sweep.value("n_max", grid.n_max);
+    grid.expand(chosen, points);
+  }
+}
+
+}  // namespace
+
+bool matches_glob(std::string_view pattern, std::string_view text) {
+  if (pattern.empty()) return text.empty();
+  if (pattern[0] == '*') {
+    for (std::size_t i = 0; i <= text.size(); ++i) {
+      if (matches_glob(pattern.substr(1), text.substr(i))) return true;
+    }
+    return false;
+  }
+  if (text.empty() || (pattern[0] != '?' && pattern[0] != text[0])) return false;
+  return matches_glob(pattern.substr(1), text.substr(1));
+}
+
+std::uint64_t hash_text(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  return hash;
+}
+
+std::string Point::label() const {
+  const Problem& p = problem;
+  std::string text = fmt::format("{}/{}", entry->name, name_of(p.scope));
+  if (p.regime == Regime::decode) text += "/decode";
+  text += p.n_q == p.n_kv || p.regime == Regime::decode ? fmt::format("/n:{}", p.n_kv)
+                                                        : fmt::format("/n_q:{}/n_kv:{}", p.n_q, p.n_kv);
+  text += fmt::format("/batch:{}", p.batch);
+  if (!entry->built() || has_heads(family())) {
+    text += fmt::format("/heads:{}/heads_kv:{}/head_dim:{}", p.heads, p.heads_kv, p.head_dim);
+    if (p.head_dim_v != p.head_dim) text += fmt::format("/head_dim_v:{}", p.head_dim_v);
+  }
+  if (p.scope == Scope::layer) text += fmt::format("/d_model:{}", p.d_model);
+  if (p.mask == Mask::causal) text += "/causal";
+  return text + fmt::format("/threads:{}", p.threads);
+}
+
+std::string Point::repro_command() const {
+  const Problem& p = problem;
+  std::string text =
+      fmt::format("attnbench run --only {} --scope {} --regime {} --n {} --batch {}", entry->name,
+                  name_of(p.scope), name_of(p.regime), p.n_kv, p.batch);
+  if (p.regime == Regime::prefill ? p.n_q != p.n_kv : p.n_q != 1) text += fmt::format(" --n-q {}", p.n_q);
+  if (!entry->built() || has_heads(family())) {
+    text += fmt::format(" --heads {} --heads-kv {} --head-dim {} --head-dim-v {}", p.heads, p.heads_kv,
+                        p.head_dim, p.head_dim_v);
+    if (p.mask == Mask::causal) text += " --causal true";
+    if (p.scale) text += fmt::format(" --scale {}", *p.scale);
+    if (p.scope == Scope::layer) {
+      text += fmt::format(" --output-projection {}", p.output_projection);
+    }
+  }
+  if (p.scope == Scope::layer) text += fmt::format(" --d-model {}", p.d_model);
+  text += fmt::format(" --dtype {} --threads {} --seed {}", name_of(p.dtype), p.threads, seed);
+  if (cache == CacheMode::cold) text += " --cache cold";
+  if (dist != InputDist::normal) text += fmt::format(" --input-dist {}", name_of(dist));
+  return text;
+}
+
+std::vector<PresetInfo> list_presets() {
+  std::vector<PresetInfo> list;
+  for (const auto& [name, sweep] : presets()["sweeps"].items()) {
+    list.push_back({name, sweep["about"], true});
+  }
+  for (const auto& [name, shape] : presets()["shapes"].items()) {
+    list.push_back({name, shape["about"], false});
+  }
+  return list;
+}
+
+std::vector<Point> make_plan(const PlanOptions& options) {
+  const std::vector<const Entry*> entries = select(options.selection);
+  std::vector<Point> points;
+  std::vector<std::string> names = options.presets;
+  if (names.empty() && options.axes.empty()) names = {"default"};
+  for (const std::string& name : names) {
+    if (presets()["sweeps"].contains(name)) {
+      if (!options.axes.empty()) {
+        usage_error(fmt::format("--preset {} is a whole sweep and takes no axis options; leave out --{}",
+                                name, options.axes.begin()->first));
+      }
+      expand_sweep(options, name, entries, points);
+      continue;
+    }
+    if (!presets()["shapes"].contains(name)) {
+      std::vector<std::string> storage;
+      for (const PresetInfo& preset : list_presets()) storage.push_back(preset.name);
+      usage_error(fmt::format("--preset: \"{}\" is unknown; use one of {}", name,
+                              fmt::join(storage, ", ")));
+    }
+    Axes axes = axes_of(presets()["shapes"][name]["axes"]);
+    for (const auto& [option, value] : options.axes) axes[option] = value;
+    Grid grid(options, axes);
+    grid.fit_long_curves = true;
+    grid.expand(entries, points);
+  }
+  if (names.empty()) {
+    Grid grid(options, options.axes);
+    grid.fit_long_curves = true;
+    grid.expand(entries, points);
+  }
+  std::set<std::string> seen;
+  std::erase_if(points, [&](const Point& point) { return !seen.insert(point.id).second; });
+  if (points.empty()) usage_error("the selection is empty: no chosen backend takes part; widen --only");
+  return points;
+}
+
+}  // namespace attn

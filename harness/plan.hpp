@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+// Which points a sweep measures: presets are data (presets.json), everything else is axes.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/names.hpp"
+#include "harness/registry.hpp"
+#include "impls/attention.hpp"
+
+namespace attn {
+
+// One row to be: a backend on a problem, under one cache mode.
+struct Point {
+  const Entry* entry = nullptr;
+  Problem problem;
+  CacheMode cache = CacheMode::warm;
+  InputDist dist = InputDist::normal;
+  std::uint64_t seed = 1;
+  bool fitted = false;  // takes every round and never stops early
+  double cutoff_s = 5;  // a call predicted to take longer is not made
+  std::string key;      // canonical text of everything that makes two points different
+  std::string id;       // 12 hex digits of its hash
+
+  [[nodiscard]] Family family() const { return entry->backend.family; }
+  // 'cpu.naive/core/n1024/...': Google Benchmark's name of the point.
+  [[nodiscard]] std::string label() const;
+  // What `attnbench run` needs to measure this point alone.
+  [[nodiscard]] std::string repro_command() const;
+};
+
+// The values of the axis options; an empty optional was not given.
+using Axes = std::map<std::string, std::string>;  // option name without dashes -> text
+
+struct Selection {
+  std::vector<std::string> only;  // globs over backend names; empty: all
+  std::vector<std::string> skip;
+};
+
+struct PlanOptions {
+  Selection selection;
+  Axes axes;
+  std::vector<std::string> presets;  // names of sweeps or shapes
+  std::optional<double> cutoff_s;    // holds everywhere when given
+  CacheMode cache = CacheMode::warm;
+  InputDist dist = InputDist::normal;
+  std::uint64_t seed = 1;
+  int all_threads = 1;   // what "all" means here
+  int most_threads = 1;  // more are not to be had: larger values are measured on this many
+};
+
+// The points in the order of the parts, duplicates removed; throws CommandError (usage) for unknown
+// names and empty selections. Does not ask backends whether they refuse.
+std::vector<Point> make_plan(const PlanOptions& options);
+
+struct PresetInfo {
+  std::string name;
+  std::string about;
+  bool sweep;  // else a shape: axis values
+};
+std::vector<PresetInfo> list_presets();
+
+bool matches_glob(std::string_view pattern, std::string_view text);  // * and ?
+std::uint64_t hash_text(std::string_view text);                      // FNV-1a, 64 bits
+
+}  // namespace attn

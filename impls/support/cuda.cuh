@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+// What the CUDA backends share: the failure macro, the launch helper, dynamic shared memory, views
+// and shapes that a kernel may take by value, and the refusals of a machine without a usable
+// device. Kernels are started through `launch` and take dynamic shared memory through
+// ATTN_DYNAMIC_SHARED only, so that the same text can be compiled for a CPU.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "impls/attention.hpp"
+
+namespace attn {
+
+struct CudaError : std::runtime_error {
+  CudaError(cudaError_t error, const char* expression, const char* file, int line)
+      : std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": " + expression +
+                           ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error)),
+        code(error) {}
+  cudaError_t code;
+};
+
+// Throws CudaError with file, line and expression unless the call succeeds.
+#define ATTN_CUDA_CHECK(expression)                                              \
+  do {                                                                           \
+    const cudaError_t attn_cuda_error = (expression);                            \
+    if (attn_cuda_error != cudaSuccess) {                                        \
+      throw ::attn::CudaError(attn_cuda_error, #expression, __FILE__, __LINE__); \
+    }                                                                            \
+  } while (false)
+
+// Inside a kernel: `name` is this block's dynamic shared memory as an array of `type`.
+#define ATTN_DYNAMIC_SHARED(type, name)                              \
+  extern __shared__ __align__(16) unsigned char attn_shared_bytes[]; \
+  type* const name = reinterpret_cast<type*>(attn_shared_bytes)
+
+// Starts `kernel` on up to `blocks` blocks. A grid's y and z end at 65,535 and its x at 2^31 - 1,
+// so grids have one dimension and kernels step through their work by gridDim.x.
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), std::int64_t blocks, int threads,
+            std::size_t shared_bytes, void* stream, const Arguments&... arguments) {
+  if (blocks <= 0) return;
+  constexpr std::size_t without_opt_in = 48 * 1024;
+  if (shared_bytes > without_opt_in) {
+    ATTN_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(shared_bytes)));
+  }
+  const auto grid = static_cast<unsigned>(
+      std::min<std::int64_t>(blocks, std::numeric_limits<std::int32_t>::max()));
+  kernel<<<grid, threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(
+      static_cast<Parameters>(arguments)...);
+  ATTN_CUDA_CHECK(cudaGetLastError());
+}
+
+__host__ __device__ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// A view [batch, head, token, dim] that a kernel may index.
+template <class T>
+struct DeviceView {
+  T* data;
+  std::int64_t batch_stride, head_stride, token_stride;
+
+  template <class Void>
+  explicit DeviceView(const BasicView<Void>& view)
+      : data(static_cast<T*>(view.data)),
+        batch_stride(view.batch_stride),
+        head_stride(view.head_stride),
+        token_stride(view.token_stride) {}
+  __device__ T* row(std::int64_t b, std::int64_t h, std::int64_t t) const {
+    return data + b * batch_stride + h * head_stride + t * token_stride;
+  }
+};
+
+// A problem without key lengths, in a form that a kernel may take.
+struct DeviceShape {
+  std::int64_t batch, heads, group, n_q, n_kv, head_dim, head_dim_v;
+  bool causal;
+  float scale;
+
+  explicit DeviceShape(const Problem& p)
+      : batch(p.batch),
+        heads(p.heads),
+        group(p.heads / p.heads_kv),
+        n_q(p.n_q),
+        n_kv(p.n_kv),
+        head_dim(p.head_dim),
+        head_dim_v(p.head_dim_v),
+        causal(p.mask == Mask::causal),
+        scale(static_cast<float>(p.effective_scale())) {}
+
+  // Keys that query i sees: Problem::visible without lengths. No query past the last sees any.
+  __host__ __device__ std::int64_t visible(std::int64_t i) const {
+    if (i >= n_q) return 0;
+    if (!causal) return n_kv;
+    const std::int64_t corner = i + 1 + n_kv - n_q;
+    return corner < 0 ? 0 : corner < n_kv ? corner : n_kv;
+  }
+};
+
+// Limits that depend on the machine: any error on the way to a device is a reason, never a failure.
+inline std::optional<Refusal> refuse_without_device() {
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaSuccess && devices > 0) return std::nullopt;
+  static_cast<void>(cudaGetLastError());  // not sticky: nothing later should trip over it
+  return Refusal{
+      .kind = Refusal::Kind::unavailable,
+      .sentence = error == cudaSuccess
+                      ? std::string("needs a CUDA device, and there is none")
+                      : std::string("needs a CUDA device: ") + cudaGetErrorString(error)};
+}
+
+// The limits of every plain device core. The harness places the tensors where Backend::memory says,
+// so the problem's own field is no reason to refuse.
+inline std::optional<Refusal> refuse_unless_plain_device_core(const Problem& p) {
+  if (p.scope != Scope::core) {
+    return Refusal{.sentence = "a layer around a device core is not supported"};
+  }
+  if (p.dtype != DType::f32) return Refusal{.sentence = "computes in f32 only"};
+  if (!p.key_lengths.empty()) return Refusal{.sentence = "takes no key lengths"};
+  return refuse_without_device();
+}
+
+}  // namespace attn

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: MIT
+"""Writes `report.md`, and the part of a README that is generated from results."""
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from matplotlib.figure import Figure
+
+from attnplot import figures, selection
+from attnplot.curves import MIN_PROCESSES, table_curves
+from attnplot.drawing import bytes_text, cache_text
+from attnplot.fit import MIN_POINTS
+from attnplot.table import (
+    Table,
+    TableError,
+    bandwidth_may_be_stated,
+    read_text,
+    roofs,
+    working_set_bytes,
+    write_text,
+)
+from attnplot.tables import Results, attention_table, markdown, sections, status_table
+
+README_BEGIN = "<!-- attnplot:begin -->"
+README_END = "<!-- attnplot:end -->"
+# Section title -> the figures that stand in it.
+_FIGURES: Mapping[str, tuple[str, ...]] = {
+    "Attention: time and memory in n": ("time", "ratio", "memory", "roofline"),
+    "Attention against recurrence": ("layer",),
+    "Prefill with shared KV heads": ("sharing",),
+    "Decode": ("decode",),
+}
+_CAPTIONS: Mapping[str, str] = {
+    "time": "Time of a call against n",
+    "ratio": "Time relative to the baseline, whose seconds stand under each n",
+    "memory": "Scratch and tensors against n",
+    "roofline": "Throughput under the measured roofs",
+    "layer": "Attention and recurrent layers, crossovers ringed",
+    "sharing": "Prefill throughput with shared KV heads",
+    "decode": "Decode: time per token, and bandwidth where it may be stated",
+}
+
+
+def report(results: Results, drawn: Collection[str]) -> str:
+    """The text of `report.md`.
+
+    Args:
+        results: the analysed run.
+        drawn: kinds of figures to link, as `figures/KIND.png`.
+
+    Raises:
+        SelectionError: the baseline is not measured.
+    """
+    table = results.table
+    parts = [
+        "# What was measured\n",
+        "\n".join(_opening(results)) + "\n",
+        "## Machine and build\n\n" + machine_table(table),
+        _roof_table(table),
+        "## Method\n\n" + _method(results) + "\n",
+    ]
+    for title, text in sections(results):
+        if title == "Rows without a time":
+            continue
+        pictures = [
+            f"![{_CAPTIONS[k]}](figures/{k}.png)\n" for k in _FIGURES.get(title, ()) if k in drawn
+        ]
+        remark = _decode_remark(table) if title == "Decode" else ""
+        parts.append("\n".join([f"## {title}\n", text, *pictures, remark]).rstrip() + "\n")
+    parts.append("## What was not measured\n\n" + _not_measured(table))
+    return "\n".join(p for p in parts if p)
+
+
+def draw_all(results: Results) -> dict[str, Figure]:
+    """Every figure for which the run holds points, by kind.
+
+    Raises:
+        SelectionError: the baseline is not measured.
+    """
+    found = {}
+    for kind in figures.KINDS:
+        try:
+            found[kind] = figures.make(results.table, kind, results.baseline)
+        except figures.NothingToDraw:
+            continue
+    return found
+
+
+def _opening(results: Results) -> list[str]:
+    table = results.table
+    ok = len(table.measured)
+    lines = [f"{ok} of {len(table.points)} points have a time."]
+    if table.field("interrupted") is True:
+        lines.append("**The run was interrupted: what had no result by then has no row.**")
+    if table.field("git_dirty") is True:
+        lines.append("**It was built from a tree with uncommitted changes.**")
+    noisy = sum(p.cells["noisy"] is True for p in table.measured)
+    if noisy:
+        lines.append(f"{noisy} of them are noisy: their median is known to less than was asked.")
+    if table.suspect:
+        lines.append(f"{table.suspect} samples taken beside a failing backend were left out.")
+    if table.notes:
+        lines.append("Left out of the files:\n")
+        lines += [f"- {note}" for note in table.notes]
+    return lines
+
+
+def machine_table(table: Table) -> str:
+    """The machine sheet: what `run.json` says, absent fields left out."""
+    machine, caches = ("machine",), ("machine", "caches")
+    rows = [
+        ["CPU", _text(table.field(*machine, "cpu_model"))],
+        ["cores", _text(table.field(*machine, "cores"))],
+        ["pinned to", _text(table.field(*machine, "affinity"))],
+        ["L1d", _bytes(table.field(*caches, "l1d_bytes"))],
+        ["L2", _bytes(table.field(*caches, "l2_bytes"))],
+        ["last-level cache", _bytes(table.field(*caches, "llc_bytes"))],
+        ["memory", _bytes(table.field(*machine, "memory_bytes"))],
+        ["frequency governor", _text(table.field(*machine, "governor"))],
+        ["operating system", _text(table.field(*machine, "os"))],
+        ["limits", _text(table.field(*machine, "limits"))],
+        ["compiler", _pair(table, "compiler", "id", "version")],
+        ["flags", _text(table.field("compiler", "flags"))],
+        ["BLAS", _pair(table, "blas", "name", "version", "kernel", "pool")],
+        ["BLAS threads", _text(table.field("blas", "threads"))],
+        ["CUDA", _text(table.field("cuda"))],
+        ["commit", _text(table.field("git_sha"))],
+        ["build", _text(table.field("build_id"))],
+        ["environment", _text(table.field("env_id"))],
+        ["started", _text(table.field("started_utc"))],
+        ["finished", _text(table.field("finished_utc"))],
+        ["command", _text(table.field("argv"), " ")],
+        ["noise", _text(table.field("noise"))],
+    ]
+    return markdown(["item", "recorded"], [row for row in rows if row[1]])
+
+
+def _text(value: object, between: str = ", ") -> str:
+    if isinstance(value, Mapping):
+        parts = ((k, _text(v)) for k, v in value.items())
+        return "; ".join(f"{k}: {v}" for k, v in parts if v)
+    if isinstance(value, list):
+        return between.join(_text(v) for v in value)
+    return "" if value is None else str(value)
+
+
+def _bytes(value: object) -> str:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    return cache_text(int(value)) if known and isinstance(value, (int, float)) else ""
+
+
+def _pair(table: Table, block: str, *keys: str) -> str:
+    return " ".join(t for k in keys if (t := _text(table.field(block, k))))
+
+
+def _roof_table(table: Table) -> str:
+    units = {"gflops": "GFLOP/s", "gbps": "GB/s"}
+    rows = [
+        [r.kind, r.dtype, str(r.threads), f"{r.value:.1f} {units.get(r.unit, r.unit)}"]
+        for r in roofs(table)
+    ]
+    return markdown(["measured roof", "type", "threads", "value"], rows) if rows else ""
+
+
+def _method(results: Results) -> str:
+    table = results.table
+    processes = {s.process for samples in table.samples.values() for s in samples}
+    if len(processes) >= MIN_PROCESSES:
+        interval = f"Student's t over the means of the {len(processes)} processes"
+    else:
+        interval = (
+            "Student's t over the slopes of the complete rounds; because one process cannot see "
+            "its own luck with addresses, a floor of 0.012 is added in quadrature"
+        )
+    fits = [f for f in results.fits if f.quantity == "time" and f.exponent is not None]
+    sizes = f"n = {min(f.n[0] for f in fits)} and above" if fits else "the largest sizes"
+    return (
+        "Every backend is checked against a float64 reference before it is timed. One round takes "
+        "one sample of every point in random order; the median of a point's samples is its time, "
+        "and samples from a process and round in which a backend failed are left out. "
+        f"An exponent is the least-squares slope of log median on log n over {sizes}, with at "
+        f"least {MIN_POINTS} sizes and one thread; its 95 % interval is {interval}. "
+        "Several threads, decode and shorter curves get local slopes and no exponent. "
+        "Memory is declared by each backend and exact, so its degree has no interval. "
+        "A ratio stands beside the seconds of its baseline, and GB/s only where the working set is "
+        "at least four times the last-level cache or the cache was cold."
+    )
+
+
+def _decode_remark(table: Table) -> str:
+    found = selection.decode(table)
+    warm = [
+        p
+        for c in found
+        for p in c.measured
+        if p.text("batch") == "1" and p.cells["cache_mode"] in ("warm", "mixed")
+    ]
+    if not warm:
+        return ""
+    text = "Warm decode at batch 1 measures the cache: the same K and V are read again and again"
+    sizes = [s for p in warm if (s := working_set_bytes(p)) is not None]
+    llc = table.llc_bytes()
+    if sizes and llc is not None:
+        fits = f"{bytes_text(max(sizes))} at most, in a last-level cache of {cache_text(llc)}"
+        text += f" ({fits})"
+    stated = {
+        p.integer("batch") or 1
+        for c in found
+        for p in c.measured
+        if p.number("gbps") is not None and bandwidth_may_be_stated(table, p)
+    }
+    if stated:
+        batches = ", ".join(str(b) for b in sorted(stated))
+        return f"{text}. GB/s are stated at batch {batches} only, where memory has to be read.\n"
+    return f"{text}. No point here is large enough to state a bandwidth.\n"
+
+
+def _not_measured(table: Table) -> str:
+    with_time = {p.backend for p in table.measured}
+    without: dict[tuple[str, str], list[str]] = {}
+    for status in selection.statuses(table):
+        if status.backend not in with_time:
+            names = without.setdefault((status.status, status.reason), [])
+            names += [] if status.backend in names else [status.backend]
+    lines = [
+        f"- Nothing on this page speaks of {', '.join(names)}: {kind}"
+        f"{': ' if reason else ''}{reason.rstrip('.')}."
+        for (kind, reason), names in without.items()
+    ]
+    if not any(p.text("device") not in ("", "cpu") for p in table.measured):
+        lines.append("- No accelerator was measured.")
+    few = sum(len(p) == 1 for p in (c.measured for c in table_curves(table)))
+    if few:
+        lines.append(f"- {few} curves have one size only, and no slope.")
+    return "\n".join(lines) + "\n\n" + (status_table(table) or "Every row has a time.\n")
+
+
+def write_report(results: Results) -> list[Path]:
+    """Writes figures and `report.md` into the run folder.
+
+    Raises:
+        TableError: a file cannot be written.
+        SelectionError: the baseline is not measured.
+    """
+    drawn = draw_all(results)
+    text = report(results, drawn)
+    written = [p for k, f in drawn.items() for p in figures.save(f, results.table.folder, k)]
+    path = results.table.folder / "report.md"
+    write_text(path, text)
+    return [*written, path]
+
+
+def readme_block(results: Results, readme: Path) -> str:
+    """One figure (of those written, linked from the README's folder) and one table.
+
+    Raises:
+        SelectionError: the baseline is not measured.
+    """
+    figure_folder = (results.table.folder / "figures").resolve()
+    picture = ""
+    kind = next((k for k in figures.KINDS if (figure_folder / f"{k}.png").is_file()), None)
+    if kind is not None:
+        target = figure_folder / f"{kind}.png"
+        link = quote(Path(os.path.relpath(target, readme.resolve().parent)).as_posix())
+        picture = f"![{_CAPTIONS[kind]}]({link})\n\n"
+    cpu = _text(results.table.field("machine", "cpu_model"))
+    where = f"Measured on {cpu}.\n\n" if cpu else ""
+    return picture + where + attention_table(results, brief=True)
+
+
+def split_readme(readme: Path) -> tuple[str, str]:
+    """What stands before and after the generated part, markers included.
+
+    Raises:
+        TableError: the file cannot be read, or does not hold each marker once and in order.
+    """
+    text = read_text(readme)
+    for marker in (README_BEGIN, README_END):
+        count = text.count(marker)
+        if count != 1:
+            raise TableError(f"{readme}: marker '{marker}' stands {count} times, not once")
+    head, rest = text.split(README_BEGIN)
+    if README_END not in rest:
+        raise TableError(f"{readme}: marker '{README_END}' stands before '{README_BEGIN}'")
+    return head + README_BEGIN, README_END + rest.split(README_END)[1]
+
+
+def update_readme(results: Results, readme: Path) -> None:
+    """Replaces what stands between the two markers.
+
+    Raises:
+        TableError: as `split_readme`, or the file cannot be written.
+        SelectionError: the baseline is not measured.
+    """
+    head, tail = split_readme(readme)
+    write_text(readme, f"{head}\n{readme_block(results, readme)}{tail}")

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: MIT
+"""Which curves belong into one plot or table: the parts of a sweep, found from its columns."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from attnplot.curves import Curve, table_curves
+from attnplot.palette import order
+from attnplot.table import SHAPE_WITHOUT_N, Table
+
+DEFAULT_BASELINE = "blas.three_step"
+# Curves of one panel share these; the device may differ, it is part of what is compared.
+_PANEL = ("threads", *SHAPE_WITHOUT_N)
+_LAYER = ("threads", "batch", "d_model", "dtype")
+
+
+class SelectionError(Exception):
+    """A name that the run does not hold (exit 2)."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Why points of one curve have no time: one status and reason, and the sizes it holds for."""
+
+    backend: str
+    part: str
+    status: str
+    reason: str
+    n: tuple[int, ...]
+
+
+def by_backend(found: Iterable[Curve]) -> list[Curve]:
+    """Curves in the fixed order of backends, then MHA before GQA before MQA, then by key."""
+    return sorted(
+        found, key=lambda c: (order(c.backend), -(c.first.integer("heads_kv") or 0), c.key)
+    )
+
+
+def complexity(table: Table) -> list[Curve]:
+    """Core prefill curves of one shape, those without a measured point included.
+
+    Of several shapes the one with one thread, bidirectional, batch 1 and the most measured points
+    is taken; on a tie the one with fewer heads.
+    """
+    group = _largest(
+        (c for c in table_curves(table) if _is(c, "core", "prefill")),
+        _PANEL,
+        lambda g: (
+            g[0].first.text("threads") == "1",
+            g[0].first.text("causal") != "true",
+            g[0].first.text("batch") == "1",
+            sum(len(c.measured) for c in g),
+            -(g[0].first.integer("heads") or 0),
+        ),
+    )
+    return by_backend(_warm(group))
+
+
+def sharing(table: Table) -> list[Curve]:
+    """Core prefill curves of one shape at two or more heads_kv, measured ones only."""
+    columns = [c for c in _PANEL if c != "heads_kv"]
+    several = _several_heads_kv(
+        (c for c in table_curves(table) if _is(c, "core", "prefill") and c.measured), columns
+    )
+    return by_backend(_warm(_largest(several, columns, _measured)))
+
+
+def decode(table: Table) -> list[Curve]:
+    """Decode curves of one shape at every batch and heads_kv, measured ones only."""
+    columns = [c for c in _PANEL if c not in ("heads_kv", "batch")]
+    found = (c for c in table_curves(table) if c.first.text("regime") == "decode" and c.measured)
+    return by_backend(_warm(_largest(found, columns, _measured)))
+
+
+def layers(table: Table) -> list[Curve]:
+    """Layer curves of one width, batch and thread count: attention and recurrences."""
+    found = (c for c in table_curves(table) if _is(c, "layer", "prefill"))
+    group = _largest(
+        found, _LAYER, lambda g: (len({c.first.recurrent for c in g if c.measured}), *_measured(g))
+    )
+    return by_backend(_warm(group))
+
+
+def baseline_name(found: Sequence[Curve], wanted: str | None) -> str:
+    """The backend that ratios refer to: the wanted one, else `blas.three_step`, else the first.
+
+    Raises:
+        SelectionError: the wanted backend has no measured point here.
+    """
+    names = list(dict.fromkeys(c.backend for c in found if c.measured))
+    if wanted is None:
+        return DEFAULT_BASELINE if DEFAULT_BASELINE in names else next(iter(names), "")
+    if wanted not in names:
+        known = ", ".join(names) or "none"
+        raise SelectionError(f"--baseline {wanted}: not measured here; measured are: {known}")
+    return wanted
+
+
+def labels(found: Sequence[Curve]) -> list[str]:
+    """A name for each curve: its backend, and what tells it from others of the same backend."""
+    names = []
+    for curve in found:
+        name = curve.backend
+        for column in ("sharing", "batch", "causal", "heads", "head_dim", "device", "cache_mode"):
+            twins = {c.first.text(column) for c in found if c.backend == curve.backend}
+            value = curve.first.text(column)
+            if len(twins) == 1 or not value or {value, *twins} <= {"warm", "mixed", ""}:
+                continue
+            if column == "causal":
+                name += " causal" if value == "true" else ""
+            elif column in ("sharing", "device", "cache_mode"):
+                name += f" {value.upper() if column == 'sharing' else value}"
+            else:
+                name += f" {column} {value}"
+        names.append(name)
+    return names
+
+
+def statuses(table: Table) -> list[Status]:
+    """Every row without a time, grouped by backend, part, status and reason."""
+    groups: dict[tuple[str, str, str, str], list[int]] = {}
+    for point in table.points:
+        if point.status == "ok":
+            continue
+        part = f"{point.text('scope')} {point.text('regime')}"
+        key = (point.backend, part, point.status, point.text("status_reason"))
+        groups.setdefault(key, []).append(point.n or point.integer("n_q") or 0)
+    found = [Status(*key, tuple(sorted(set(n)))) for key, n in groups.items()]
+    return sorted(found, key=lambda s: (order(s.backend), s.part, s.n))
+
+
+def _is(curve: Curve, scope: str, regime: str) -> bool:
+    return curve.first.text("scope") == scope and curve.first.text("regime") == regime
+
+
+def _measured(group: Sequence[Curve]) -> tuple[int]:
+    return (sum(len(c.measured) for c in group),)
+
+
+def _largest(
+    found: Iterable[Curve],
+    columns: Sequence[str],
+    score: Callable[[Sequence[Curve]], tuple[int, ...]],
+) -> list[Curve]:
+    groups: dict[tuple[str, ...], list[Curve]] = {}
+    for curve in found:
+        groups.setdefault(tuple(curve.first.text(c) for c in columns), []).append(curve)
+    return max(groups.values(), key=score, default=[])
+
+
+def _several_heads_kv(found: Iterable[Curve], columns: Sequence[str]) -> list[Curve]:
+    every = list(found)
+    kinds: dict[tuple[str, ...], set[str]] = {}
+    for curve in every:
+        key = tuple(curve.first.text(c) for c in columns)
+        kinds.setdefault(key, set()).add(curve.first.text("heads_kv"))
+    return [c for c in every if len(kinds[tuple(c.first.text(x) for x in columns)]) > 1]
+
+
+def _warm(group: Sequence[Curve]) -> list[Curve]:
+    warm = [c for c in group if all(p.cells["cache_mode"] != "cold" for p in c.points)]
+    return warm if any(c.measured for c in warm) else list(group)

@@ -1,0 +1,167 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Installs what attnbench needs and does not find here.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+  cat <<'HELP'
+usage: scripts/setup.sh [--dev] [--help]
+
+Makes this machine ready to build and run attnbench (Debian 12, Ubuntu 24.04 or newer):
+  1. installs from apt the compiler, CMake and the libraries that are missing, and nothing else;
+  2. creates .venv and installs the project's Python part, attnplot, into it.
+What is already here stays as it is. A second call changes nothing and takes less than a second.
+
+  --dev   also what scripts/test.sh and scripts/lint.sh need: clang-format, clang-tidy and
+          shellcheck from apt; pytest, hypothesis, ruff and mypy into .venv
+
+Without apt it prints what is missing and ends with 2. It uses sudo only when not root.
+HELP
+}
+
+dev=no
+while [ $# -gt 0 ]; do
+  case $1 in
+    --dev) dev=yes ;;
+    -h | --help) usage && exit 0 ;;
+    *) echo "setup: unknown option '$1'; scripts/setup.sh --help lists them" >&2 && exit 2 ;;
+  esac
+  shift
+done
+
+say() { echo "setup: $*"; }
+fail() {
+  echo "setup: $1" >&2
+  exit "${2:-1}"
+}
+
+# What a package is recognised by: a command, or a header where there is no dpkg to ask.
+commands=(g++:g++ cmake:cmake ninja-build:ninja git:git)
+libraries=(
+  libbenchmark-dev:benchmark/benchmark.h libfmt-dev:fmt/format.h libcli11-dev:CLI/CLI.hpp
+  nlohmann-json3-dev:nlohmann/json.hpp libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h
+  libopenblas-openmp-dev:openblas-openmp/cblas.h
+)
+if [ "$dev" = yes ]; then
+  # clang-tidy reads the same -fopenmp as g++ but needs clang's own omp.h.
+  commands+=(clang-format:clang-format clang-tidy:run-clang-tidy shellcheck:shellcheck)
+  libraries+=(libomp-dev:omp.h)
+fi
+
+# The first Python of at least 3.11 that can make a virtual environment.
+find_python() {
+  local candidate
+  for candidate in python3 python3.13 python3.12 python3.11 /usr/bin/python3; do
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+      >/dev/null 2>&1; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+installed=" "
+have_dpkg=no
+if command -v dpkg-query >/dev/null; then
+  have_dpkg=yes
+  # dpkg-query ends with 1 when it does not know one of the names, and still prints the others.
+  # shellcheck disable=SC2016  # the format string is dpkg's own
+  installed+=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "${libraries[@]%%:*}" 2>/dev/null |
+    awk '$1 == "installed" { printf "%s ", $2 }' || true)
+fi
+
+missing=()
+check() {
+  local entry
+  missing=()
+  for entry in "${commands[@]}"; do
+    command -v "${entry#*:}" >/dev/null || missing+=("${entry%%:*}")
+  done
+  for entry in "${libraries[@]}"; do
+    if [ "$have_dpkg" = yes ]; then
+      [[ $installed == *" ${entry%%:*} "* ]] || missing+=("${entry%%:*}")
+    elif ! echo "#include <${entry#*:}>" | g++ -E -fopenmp -x c++ - >/dev/null 2>&1; then
+      missing+=("${entry%%:*}")
+    fi
+  done
+  if [ ! -x .venv/bin/python ] && ! find_python >/dev/null; then
+    missing+=(python3 python3-venv)
+  fi
+}
+check
+
+# Runs a command up to three times: mirrors fail now and then.
+retry() {
+  local attempt
+  for attempt in 1 2 3; do
+    "$@" && return
+    [ "$attempt" = 3 ] || { say "that failed (attempt $attempt of 3); trying again" >&2 && sleep 5; }
+  done
+  return 1
+}
+
+changed=no
+if [ ${#missing[@]} -gt 0 ]; then
+  if ! command -v apt-get >/dev/null; then
+    echo "setup: there is no apt here; please install these yourself (Debian's names):" >&2
+    printf '  %s\n' "${missing[@]}"
+    exit 2
+  fi
+  as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null ||
+      fail "not root and no sudo; as root, run: apt-get install ${missing[*]}" 2
+    as_root=(sudo)
+    [ "${CI:-}" != true ] || as_root=(sudo -n)
+  fi
+  apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q
+    -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300)
+  say "installing from apt: ${missing[*]}"
+  # A stale index names files that mirrors no longer have, so every attempt begins with an update.
+  install_missing() {
+    "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null
+  }
+  retry install_missing || fail "apt-get could not install: ${missing[*]}"
+  hash -r
+  changed=yes
+fi
+
+cmake_version=$(cmake --version | awk 'NR == 1 { print $3 }')
+if [ "$(printf '3.25\n%s\n' "$cmake_version" | sort -V | head -n 1)" != 3.25 ]; then
+  fail "cmake $cmake_version is too old; the presets need 3.25 or newer" 2
+fi
+
+# The environment is current when its stamp says so: the same pyproject.toml, place and extras.
+if [ ! -f pyproject.toml ]; then
+  say "no pyproject.toml here, so no Python part to install"
+else
+  stamp=.venv/attn-setup.stamp
+  wanted="$(sha256sum <pyproject.toml | cut -c 1-64) $PWD"
+  extra=""
+  [ "$dev" = no ] || extra="[dev]"
+  now=$(cat "$stamp" 2>/dev/null || true)
+  # A base install is contained in a dev install of the same project.
+  if ! .venv/bin/python -c '' 2>/dev/null ||
+    { [ "$now" != "$wanted $extra" ] && [ "$now" != "$wanted [dev]" ]; }; then
+    if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
+      python=$(find_python) || fail "no Python of at least 3.11 with venv; on Debian: apt-get install python3-venv" 2
+      say "creating .venv with $("$python" --version)"
+      "$python" -m venv --clear .venv
+    fi
+    # Once dev, always dev: a plain setup after a dev one must not look like a step back.
+    [[ $now != *"[dev]" ]] || extra="[dev]"
+    say "installing the Python part into .venv: attnplot$extra"
+    retry .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+      --retries 5 --timeout 30 --editable ".$extra" || fail "pip could not install attnplot$extra"
+    echo "$wanted $extra" >"$stamp"
+    changed=yes
+  fi
+fi
+
+if [ "$changed" = yes ]; then
+  say "done"
+else
+  say "everything is here, nothing to do"
+fi

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+#include "harness/csv.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "harness/error.hpp"
+
+namespace attn {
+namespace {
+
+using testing::ElementsAre;
+using testing::Optional;
+
+TEST(Csv, QuotesOnlyWhatMustBe) {
+  EXPECT_EQ(csv_line({"a", "b,c", "d\"e", ""}), "a,\"b,c\",\"d\"\"e\",\n");
+}
+
+TEST(Csv, ReadsBackWhatItWrote) {
+  const std::vector<std::string> fields = {"", "plain", "comma,", "\"quoted\"", "{\"k\":1}"};
+  std::string line = csv_line(fields);
+  line.pop_back();
+  EXPECT_THAT(parse_csv_line(line), Optional(fields));
+}
+
+TEST(Csv, RefusesBrokenQuotes) {
+  EXPECT_EQ(parse_csv_line("a,\"open"), std::nullopt);
+  EXPECT_EQ(parse_csv_line("a,\"b\"c"), std::nullopt);
+  EXPECT_EQ(parse_csv_line("a,b\"c\""), std::nullopt);
+}
+
+TEST(Csv, NumbersSurviveTheRoundTrip) {
+  for (const double value : {0.1, 1.0 / 3, 6.02e23, 5e-324, 123456789.125}) {
+    EXPECT_EQ(std::stod(csv_number(value)), value);
+  }
+  EXPECT_EQ(csv_number(std::numeric_limits<double>::infinity()), "");
+  EXPECT_EQ(csv_number(std::nan("")), "");
+}
+
+TEST(Csv, ReplaceFileLeavesTheOldOneWhenItFails) {
+  const std::string dir = testing::TempDir() + "csv_replace";
+  std::filesystem::create_directories(dir);
+  replace_file(dir + "/a.csv", "old");
+  replace_file(dir + "/a.csv", "new");
+  EXPECT_EQ(read_file(dir + "/a.csv"), "new");
+  EXPECT_THROW(replace_file(dir + "/missing/a.csv", "x"), CommandError);
+  EXPECT_FALSE(std::filesystem::exists(dir + "/a.csv.new"));
+}
+
+}  // namespace
+}  // namespace attn

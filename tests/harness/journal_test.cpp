@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#include "harness/journal.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "harness/csv.hpp"
+#include "harness/error.hpp"
+
+namespace attn {
+namespace {
+
+using testing::ElementsAre;
+
+class JournalFile : public testing::Test {
+ protected:
+  JournalFile() { std::filesystem::remove(path_); }
+
+  static Event sample(const std::string& id, int process, int round, double seconds) {
+    Event event{.point_id = id, .kind = Event::Kind::sample, .process = process, .round = round,
+                .position = 0, .time_s = seconds};
+    event.detail = {{"cache", "warm"}};
+    return event;
+  }
+  static Event offence(const std::string& id, int process, int round) {
+    Event event{.point_id = id, .kind = Event::Kind::offence, .process = process, .round = round};
+    event.detail = {{"kind", "mismatch"}, {"reason", "one, \"two\""}};
+    return event;
+  }
+  static Event finish(const std::string& id, const char* status) {
+    Event event{.point_id = id, .kind = Event::Kind::finish};
+    event.detail = {{"status", status}};
+    return event;
+  }
+
+  const std::string path_ = testing::TempDir() + "journal_test.csv";
+};
+
+TEST_F(JournalFile, ReadsBackWhatWasAppended) {
+  {
+    Journal journal(path_, "run");
+    journal.append(sample("a", 0, 3, 0.1));
+    journal.append(offence("a", 0, 4));
+  }
+  const auto events = read_journal(path_);
+  ASSERT_EQ(events.size(), 2);
+  EXPECT_EQ(events[0].round, 3);
+  EXPECT_EQ(events[0].time_s, 0.1);
+  EXPECT_EQ(events[1].detail["reason"], "one, \"two\"");
+}
+
+TEST_F(JournalFile, TornLastLineIsCutAndNeverGluedTo) {
+  {
+    Journal journal(path_, "run");
+    journal.append(sample("a", 0, 0, 0.1));
+    journal.append(sample("a", 0, 1, 0.2));
+  }
+  for (int cut = 1; cut < 60; ++cut) {
+    const std::string whole = read_file(path_);
+    std::ofstream(path_, std::ios::trunc) << whole.substr(0, whole.size() - static_cast<std::size_t>(cut));
+    EXPECT_EQ(read_journal(path_).size(), 1) << "cut " << cut;
+    Journal(path_, "run").append(sample("a", 0, 1, 0.2));
+    ASSERT_EQ(read_journal(path_).size(), 2) << "cut " << cut;
+    EXPECT_EQ(read_file(path_), whole);
+  }
+}
+
+TEST_F(JournalFile, HeaderTornByAKillIsWrittenAnew) {
+  std::ofstream(path_) << "run_id,poi";
+  Journal(path_, "run").append(sample("a", 0, 0, 0.5));
+  EXPECT_EQ(read_journal(path_).size(), 1);
+  EXPECT_TRUE(read_file(path_).starts_with("run_id,point_id,event"));
+}
+
+TEST_F(JournalFile, SecondWriterIsRefused) {
+  Journal journal(path_, "run");
+  EXPECT_THROW(Journal(path_, "run"), CommandError);
+}
+
+TEST_F(JournalFile, ForeignLinesAreLeftOut) {
+  Journal(path_, "run").append(sample("a", 0, 0, 0.5));
+  std::ofstream(path_, std::ios::app) << "garbage\nrun,a,sample,0,1,0,fast,,,{}\nrun,a,sample,0,1,0,1,,,{\n";
+  EXPECT_EQ(read_journal(path_).size(), 1);
+}
+
+TEST_F(JournalFile, SamplesOfARoundWithAnOffenceAreSuspect) {
+  const RunState state = replay({sample("honest", 0, 0, 1), sample("honest", 0, 1, 2), offence("liar", 0, 1),
+                                 sample("honest", 1, 1, 3)});
+  EXPECT_THAT(state.points.at("honest").times(), ElementsAre(1, 3));
+  EXPECT_EQ(state.points.at("liar").offences, 1);
+  EXPECT_EQ(state.processes, 2);
+}
+
+TEST_F(JournalFile, ResumedPointsStartAfresh) {
+  const RunState state = replay({offence("a", 0, 0), offence("a", 1, 0), finish("a", "error"),
+                                 finish("a", "resumed"), finish("b", "cutoff")});
+  EXPECT_FALSE(state.points.at("a").finished());
+  EXPECT_EQ(state.points.at("a").offences, 0);
+  EXPECT_EQ(state.points.at("b").status(), Status::cutoff);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT
+// The whole pipeline with faulty backends beside honest ones: each fault costs its row, not the sweep.
+#include "harness/supervisor.hpp"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "harness/csv.hpp"
+#include "harness/results.hpp"
+#include "impls/cpu/naive.cpp"
+
+namespace attn {
+namespace {
+
+void run_without_scale(const Problem& p, const Io& io, void* state, void* scratch) {
+  Problem unscaled = p;
+  unscaled.scale = 1.0;
+  run(unscaled, io, state, scratch);
+}
+
+void run_and_crash(const Problem& /*p*/, const Io& /*io*/, void* /*state*/, void* /*scratch*/) {
+  raise(SIGSEGV);
+}
+
+void run_forever(const Problem& /*p*/, const Io& /*io*/, void* /*state*/, void* /*scratch*/) {
+  while (true) pause();
+}
+
+void run_and_throw(const Problem& /*p*/, const Io& /*io*/, void* /*state*/, void* /*scratch*/) {
+  throw std::runtime_error("library call failed: status 7");
+}
+
+// Returns at once; its thread writes into scratch and output while others are being measured.
+void run_late(const Problem& p, const Io& io, void* state, void* scratch) {
+  std::thread([=] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(p.n_q % 3));
+    run(p, io, state, scratch);
+  }).detach();
+}
+
+void run_and_poke(const Problem& p, const Io& io, void* state, void* scratch) {
+  run(p, io, state, scratch);
+  const_cast<float*>(io.k.row<float>(0, 0, 0))[0] += 1;
+}
+
+Backend faulty(std::string_view name, decltype(Backend::run) body) {
+  Backend backend = cpu_naive();
+  backend.name = name;
+  backend.run = body;
+  return backend;
+}
+
+Backend underdeclared() {
+  Backend backend = faulty("liar.flops", run);
+  backend.cost = [](const Problem& p) {
+    Cost half = cost(p);
+    half.flops /= 2;
+    return half;
+  };
+  return backend;
+}
+
+}  // namespace
+
+const std::vector<Entry>& registry() {
+  static const std::vector<Entry> entries = {
+      {"a.honest", {}, faulty("a.honest", run)},
+      {"liar.crash", {}, faulty("liar.crash", run_and_crash)},
+      {"liar.flops", {}, underdeclared()},
+      {"liar.hang", {}, faulty("liar.hang", run_forever)},
+      {"liar.late", {}, faulty("liar.late", run_late)},
+      {"liar.poke", {}, faulty("liar.poke", run_and_poke)},
+      {"liar.scale", {}, faulty("liar.scale", run_without_scale)},
+      {"liar.throw", {}, faulty("liar.throw", run_and_throw)},
+      {"z.absent", "needs a toolkit: install it", {}},
+      {"z.honest", {}, faulty("z.honest", run)},
+  };
+  return entries;
+}
+
+const std::vector<FolderFlags>& folder_flags() {
+  static const std::vector<FolderFlags> flags;
+  return flags;
+}
+
+namespace {
+
+class SupervisorRun : public testing::Test {
+ protected:
+  SupervisorRun() {
+    sweep_.dir = testing::TempDir() + "supervisor_" +
+                 testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(sweep_.dir);
+    std::filesystem::create_directories(sweep_.dir);
+    sweep_.run_id = "test";
+    sweep_.started_utc = utc_now();
+    sweep_.machine = read_machine();
+    sweep_.quiet = true;
+    sweep_.options.max_samples = 6;
+    sweep_.options.timeout_s = 1;
+    sweep_.options.mem_limit_bytes = std::int64_t{8} << 30;
+  }
+
+  void plan(std::vector<std::string> only, const std::string& n) {
+    sweep_.points = make_plan({.selection = {.only = std::move(only)}, .axes = {{"n", n}, {"heads", "1"}}});
+  }
+
+  Status status_of(const SweepResult& result, std::string_view backend, std::int64_t n) const {
+    for (const Point& p : sweep_.points) {
+      if (p.entry->name == backend && p.problem.n_kv == n) {
+        return result.state.points.at(p.id).status();
+      }
+    }
+    ADD_FAILURE() << "no point of " << backend << " at " << n;
+    return Status::error;
+  }
+
+  Sweep sweep_;
+};
+
+TEST_F(SupervisorRun, EachFaultCostsItsRowsAndNoOthers) {
+  plan({"*"}, "65,97,130");
+  const SweepResult result = run_sweep(sweep_, false);
+  EXPECT_EQ(result.code, Exit::wrong);
+  for (const std::int64_t n : {65, 97, 130}) {
+    EXPECT_EQ(status_of(result, "a.honest", n), Status::ok);
+    EXPECT_EQ(status_of(result, "z.honest", n), Status::ok);
+    EXPECT_EQ(status_of(result, "liar.crash", n), Status::error);
+    EXPECT_EQ(status_of(result, "liar.flops", n), Status::error);
+    EXPECT_EQ(status_of(result, "liar.hang", n), Status::timeout);
+    EXPECT_EQ(status_of(result, "liar.poke", n), Status::error);
+    EXPECT_EQ(status_of(result, "liar.scale", n), Status::mismatch);
+    EXPECT_EQ(status_of(result, "liar.throw", n), Status::error);
+    EXPECT_EQ(status_of(result, "z.absent", n), Status::unavailable);
+    EXPECT_EQ(status_of(result, "liar.late", n), Status::mismatch);
+  }
+}
+
+TEST_F(SupervisorRun, EarlyReturnConvictsNobodyElse) {
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    std::filesystem::remove_all(sweep_.dir);
+    std::filesystem::create_directories(sweep_.dir);
+    plan({"a.honest", "liar.late", "z.honest"}, "64,300,500,900");
+    const SweepResult result = run_sweep(sweep_, false);
+    for (const std::int64_t n : {64, 300, 500, 900}) {
+      EXPECT_EQ(status_of(result, "a.honest", n), Status::ok);
+      EXPECT_EQ(status_of(result, "z.honest", n), Status::ok);
+      EXPECT_NE(status_of(result, "liar.late", n), Status::ok);
+    }
+  }
+}
+
+TEST_F(SupervisorRun, EveryPointHasARowWithItsReason) {
+  plan({"a.honest", "liar.scale", "z.absent"}, "64");
+  run_sweep(sweep_, false);
+  const std::string text = read_file(sweep_.dir + "/results.csv");
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4);
+  EXPECT_NE(text.find("needs a toolkit: install it"), std::string::npos);
+  EXPECT_NE(text.find("mismatch"), std::string::npos);
+}
+
+TEST_F(SupervisorRun, FittedCurvesSpreadOverProcesses) {
+  plan({"a.honest"}, "32,40,48,56,64,72,80");
+  sweep_.options.processes = 3;
+  sweep_.options.rounds = 6;
+  const SweepResult result = run_sweep(sweep_, false);
+  EXPECT_EQ(result.code, Exit::good);
+  for (const Point& p : sweep_.points) {
+    std::map<int, std::set<int>> rounds_of;
+    for (const Sample& sample : result.state.points.at(p.id).samples) {
+      rounds_of[sample.process].insert(sample.round);
+    }
+    EXPECT_EQ(rounds_of, (std::map<int, std::set<int>>{{0, {0, 1}}, {1, {2, 3}}, {2, {4, 5}}}));
+  }
+}
+
+TEST_F(SupervisorRun, PredictedMemoryAndCutoffAnswerWithoutACall) {
+  plan({"a.honest"}, "64,128,2048");
+  for (Point& p : sweep_.points) p.cutoff_s = p.problem.n_kv == 2048 ? 1e-6 : 5;
+  const SweepResult result = run_sweep(sweep_, false);
+  EXPECT_EQ(status_of(result, "a.honest", 2048), Status::cutoff);
+  EXPECT_EQ(status_of(result, "a.honest", 128), Status::ok);
+  EXPECT_EQ(result.code, Exit::good);
+
+  std::filesystem::remove_all(sweep_.dir);
+  std::filesystem::create_directories(sweep_.dir);
+  sweep_.options.mem_limit_bytes = 1 << 20;
+  const SweepResult poor = run_sweep(sweep_, false);
+  EXPECT_EQ(status_of(poor, "a.honest", 64), Status::oom_predicted);
+  EXPECT_EQ(poor.code, Exit::nothing_measured);
+}
+
+TEST_F(SupervisorRun, ResumeRetriesErrorsAndKeepsSamples) {
+  plan({"a.honest", "liar.crash"}, "64");
+  run_sweep(sweep_, false);
+  const auto before = read_journal(sweep_.dir + "/samples.csv");
+  const SweepResult result = run_sweep(sweep_, true);
+  const auto after = read_journal(sweep_.dir + "/samples.csv");
+  EXPECT_EQ(status_of(result, "liar.crash", 64), Status::error);
+  const auto samples = [&](const std::vector<Event>& events) {
+    return std::count_if(events.begin(), events.end(), [&](const Event& event) {
+      return event.kind == Event::Kind::sample && event.point_id == sweep_.points[0].id;
+    });
+  };
+  EXPECT_EQ(samples(before), samples(after));
+  EXPECT_GT(after.size(), before.size());
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+// Runs one backend on one case and holds every output against the reference.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "harness/buffers.hpp"
+#include "harness/layer.hpp"
+#include "tests/impls/reference.hpp"
+#include "tests/impls/tensors.hpp"
+
+namespace attn::test {
+
+// |values - truth| <= (8 x the error of the plain f32 evaluation + 2e-6 RMS of the truth), the
+// largest over all elements; where the truth is NaN or infinite no bound holds, and the value is
+// left alone.
+inline void expect_close(const char* what, const std::vector<float>& values,
+                         const std::vector<double>& truth, const std::vector<float>& plain) {
+  ASSERT_EQ(values.size(), truth.size()) << what;
+  ASSERT_EQ(values.size(), plain.size()) << what;
+  double squares = 0.0, plain_error = 0.0, error = 0.0;
+  std::size_t finite = 0, worst = 0;
+  for (std::size_t e = 0; e < truth.size(); ++e) {
+    if (!std::isfinite(truth[e])) continue;
+    ++finite;
+    squares += truth[e] * truth[e];
+    plain_error = std::max(plain_error, std::abs(plain[e] - truth[e]));
+    const double off = std::abs(values[e] - truth[e]);
+    if (!(off <= error)) error = off, worst = e;
+  }
+  if (finite == 0) return;
+  const double rms = std::sqrt(squares / static_cast<double>(finite));
+  EXPECT_LE(error, 8.0 * plain_error + 2e-6 * rms)
+      << what << ": element " << worst << " of " << truth.size() << " is " << values[worst]
+      << ", should be " << truth[worst] << "; RMS " << rms << ", plain f32 error " << plain_error;
+}
+
+inline std::vector<float> values_of(const Tensor& tensor) {
+  std::vector<float> values;
+  tensor.for_each([&](float value) { values.push_back(value); });
+  return values;
+}
+
+// Scratch of exactly the declared size before a protected page, filled with a pattern that reads as
+// a large negative number.
+class Scratch {
+ public:
+  explicit Scratch(std::int64_t bytes)
+      : bytes_(bytes), arena_(static_cast<std::size_t>(bytes) + 4096) {
+    data_ = static_cast<unsigned char*>(arena_.region(static_cast<std::size_t>(bytes)));
+    std::memset(data_ - margin, pattern, static_cast<std::size_t>(margin + padded()));
+  }
+  [[nodiscard]] void* data() const { return data_; }
+  [[nodiscard]] bool stayed_inside() const {
+    return untouched(data_ - margin, data_) && untouched(data_ + bytes_, data_ + padded());
+  }
+  [[nodiscard]] bool used_to_both_ends() const {
+    return bytes_ == 0 ||
+           (!untouched(data_, data_ + 4) && !untouched(data_ + bytes_ - 4, data_ + bytes_));
+  }
+
+ private:
+  static constexpr unsigned char pattern = 0xC7;
+  static constexpr std::int64_t margin = 1024;
+  [[nodiscard]] std::int64_t padded() const { return (bytes_ + 63) / 64 * 64; }
+  [[nodiscard]] static bool untouched(const unsigned char* begin, const unsigned char* end) {
+    return std::all_of(begin, end, [](unsigned char byte) { return byte == pattern; });
+  }
+  std::int64_t bytes_;
+  Arena arena_;
+  unsigned char* data_;
+};
+
+inline void check_rows_of_probabilities(const Case& c, const std::vector<float>& values) {
+  const Problem& p = c.problem;
+  std::size_t e = 0;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    for (std::int64_t h = 0; h < p.heads; ++h) {
+      for (std::int64_t i = 0; i < p.n_q; ++i) {
+        double sum = 0.0;
+        for (std::int64_t j = 0; j < p.n_kv; ++j, ++e) {
+          sum += values[e];
+          if (j >= p.visible(b, i)) {
+            ASSERT_EQ(values[e], 0.0F) << "weight behind the mask at row " << i << ", key " << j;
+          }
+        }
+        const double expected = p.visible(b, i) > 0 ? 1.0 : 0.0;
+        if (!std::isnan(sum)) {
+          ASSERT_NEAR(sum, expected, 1e-5) << "row " << i;
+        }
+      }
+    }
+  }
+}
+
+// Every query sees a key and no key is padding: then each algorithm here touches all of its
+// scratch.
+inline bool uses_all_scratch(const Problem& p, Family family) {
+  if (p.batch * p.n_q == 0) return false;
+  if (family != Family::attention) return true;
+  return p.key_lengths.empty() && p.n_kv > 0 && p.visible(0, 0) > 0;
+}
+
+using Run = std::function<void(const Problem&, const Io&, void* state, void* scratch)>;
+
+inline void check_run(const Case& c, const Backend& backend, const Cost& cost, const Run& run) {
+  const Problem& p = c.problem;
+  Tensors tensors(c, backend);
+  const Scratch scratch(cost.scratch_bytes);
+  FencedBuffer state(static_cast<std::size_t>(cost.state_bytes));
+  prepare(backend, p, tensors.io.parameters, state.data());
+  omp_set_num_threads(p.threads);
+  run(p, tensors.io, state.data(), scratch.data());
+
+  EXPECT_TRUE(scratch.stayed_inside()) << "wrote outside the declared scratch";
+  const std::string folder(backend.name.substr(0, backend.name.find('.')));
+  if ((folder == "cpu" || folder == "blas") && uses_all_scratch(p, backend.family)) {
+    EXPECT_TRUE(scratch.used_to_both_ends()) << "declares scratch that it does not use";
+  }
+  EXPECT_TRUE(tensors.fences_intact()) << "wrote before a tensor";
+
+  const Plain<double> truth(p, backend.family, tensors.io);
+  const Plain<float> plain(p, backend.family, tensors.io);
+  expect_close("result", values_of(tensors.result()), truth.out, plain.out);
+  if (!c.nan_behind_mask) {
+    const Tensor& result = tensors.result();
+    EXPECT_EQ(result.written(), result.batch * result.heads * result.tokens * result.dim)
+        << "wrote between the rows of the output, or not all of them";
+  }
+  if (tensors.io.probabilities) {
+    const std::vector<float> values = values_of(tensors.probabilities);
+    expect_close("probabilities", values, truth.probabilities, plain.probabilities);
+    check_rows_of_probabilities(c, values);
+  }
+  if (tensors.io.log_sum_exp) {
+    const std::vector<float> values = values_of(tensors.log_sum_exp);
+    expect_close("log-sum-exp", values, truth.log_sum_exp, plain.log_sum_exp);
+    for (std::size_t e = 0; e < values.size(); ++e) {
+      if (std::isinf(truth.log_sum_exp[e])) {
+        EXPECT_EQ(values[e], truth.log_sum_exp[e]) << "row " << e;
+      }
+    }
+  }
+}
+
+}  // namespace attn::test

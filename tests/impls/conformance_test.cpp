@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: MIT
+// One suite: every built backend of the tree, on every problem of its family.
+#include <fmt/format.h>
+#include <fnmatch.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "harness/registry.hpp"
+#include "harness/work.hpp"
+#include "tests/impls/check.hpp"
+
+namespace attn::test {
+namespace {
+
+struct Point {
+  Entry entry;
+  Case problem_case;
+};
+
+std::vector<Point> points() {
+  std::vector<Point> all;
+  for (const Entry& entry : registry()) {
+    if (!entry.built()) continue;
+    for (const Case& c : cases_for(entry.backend.family)) {
+      all.push_back({entry, c});
+      all.back().problem_case.problem.memory = entry.backend.memory;
+    }
+  }
+  return all;
+}
+
+std::string point_name(const Point& point) {
+  std::string name = fmt::format("{}_{}", point.entry.name, point.problem_case.name);
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
+void PrintTo(const Point& point, std::ostream* out) { *out << point_name(point); }
+
+// One line of must_run.csv: where the build has the feature, no backend that matches may refuse a
+// case that matches.
+struct MustRun {
+  std::string feature, backend, problem;
+  [[nodiscard]] bool matches(const Point& point) const {
+    return fnmatch(backend.c_str(), std::string(point.entry.name).c_str(), 0) == 0 &&
+           fnmatch(problem.c_str(), point.problem_case.name.c_str(), 0) == 0;
+  }
+};
+
+bool has_feature(const std::string& feature) {
+#ifdef ATTN_HAVE_BLAS
+  if (feature == "blas") return true;
+#endif
+  return feature == "any";
+}
+
+std::vector<MustRun> must_run() {
+  std::ifstream file(ATTN_MUST_RUN);
+  std::vector<MustRun> lines;
+  std::string line;
+  std::getline(file, line);
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    MustRun rule;
+    std::getline(fields, rule.feature, ',');
+    std::getline(fields, rule.backend, ',');
+    std::getline(fields, rule.problem, ',');
+    lines.push_back(rule);
+  }
+  return lines;
+}
+
+class Conformance : public testing::TestWithParam<Point> {};
+
+TEST_P(Conformance, MatchesTheReference) {
+  const Backend& backend = GetParam().entry.backend;
+  const Case& c = GetParam().problem_case;
+  if (const auto refusal = refuses(backend, c.problem)) {
+    EXPECT_FALSE(refusal->sentence.empty()) << "a refusal is a sentence";
+    for (const MustRun& rule : must_run()) {
+      if (has_feature(rule.feature) && rule.matches(GetParam())) {
+        FAIL() << "must run (" << rule.backend << ", " << rule.problem
+               << "), but refuses: " << refusal->sentence;
+      }
+    }
+    GTEST_SKIP() << refusal->sentence;
+  }
+  const Cost declared = cost(backend, c.problem);
+  EXPECT_GE(declared.flops, flops_model(c.problem, backend.family));
+  check_run(c, backend, declared, [&](const Problem& p, const Io& io, void* state, void* scratch) {
+    run(backend, p, io, state, scratch);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryBackend, Conformance, testing::ValuesIn(points()),
+                         [](const auto& point) { return point_name(point.param); });
+
+TEST(MustRun, EveryLineNamesSomethingThatExists) {
+  const std::vector<MustRun> rules = must_run();
+  ASSERT_FALSE(rules.empty()) << "no rules in " << ATTN_MUST_RUN;
+  const std::vector<Point> all = points();
+  for (const MustRun& rule : rules) {
+    if (!has_feature(rule.feature)) continue;
+    EXPECT_TRUE(std::any_of(all.begin(), all.end(),
+                            [&](const Point& point) { return rule.matches(point); }))
+        << rule.backend << ", " << rule.problem << " matches no backend or no case";
+  }
+}
+
+TEST(Registry, HostBackendsRefuseWhatTheyDoNotDo) {
+  for (const Entry& entry : registry()) {
+    if (!entry.built() || entry.backend.memory != Memory::host) continue;
+    const Backend& backend = entry.backend;
+    for (Case c : cases_for(backend.family)) {
+      c.problem.memory = Memory::device;
+      const auto refusal = refuses(backend, c.problem);
+      ASSERT_TRUE(refusal.has_value()) << entry.name << ", " << c.name;
+    }
+  }
+}
+
+TEST(Registry, RecurrencesRefuseCoreScopeAndDecode) {
+  int seen = 0;
+  for (const Entry& entry : registry()) {
+    if (!entry.built() || gates(entry.backend.family) == 0) continue;
+    ++seen;
+    Problem p = recurrence_cases().back().problem;
+    p.regime = Regime::decode;
+    ASSERT_TRUE(refuses(entry.backend, p).has_value()) << entry.name;
+    p.regime = Regime::prefill;
+    p.scope = Scope::core;
+    ASSERT_TRUE(refuses(entry.backend, p).has_value()) << entry.name;
+  }
+  EXPECT_GE(seen, 2);
+}
+
+TEST(Registry, NamesAreFolderAndStem) {
+  for (const Entry& entry : registry()) {
+    if (entry.built()) {
+      EXPECT_EQ(entry.name, entry.backend.name);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn::test

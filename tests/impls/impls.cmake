@@ -1,0 +1,53 @@
+# Tests of impls/. Files of a backend are found by glob, so a new backend is under test at once.
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+
+attn_test(conformance_test SOURCES impls/conformance_test.cpp LIBS ${ATTN_BACKENDS} attn_harness
+  FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv")
+
+# The kernel text of each cpu backend on a counting scalar, one program each.
+file(GLOB ATTN_CPU_FILES CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
+  ${CMAKE_SOURCE_DIR}/impls/cpu/*.cpp)
+foreach(file IN LISTS ATTN_CPU_FILES)
+  get_filename_component(stem ${file} NAME_WE)
+  attn_test(counting_cpu_${stem} SOURCES impls/counting_test.cpp LIBS attn_harness
+    FLAGS -DATTN_BACKEND_FILE="${file}" -DATTN_BACKEND=cpu_${stem} -DATTN_SUITE=Counting_${stem})
+endforeach()
+
+# `omp simd` only: no thread is started.
+attn_test(vector_math_test SOURCES impls/vector_math_test.cpp FLAGS -O3 -march=native -fopenmp-simd)
+
+if(ATTN_HAVE_BLAS)
+  file(GLOB ATTN_BLAS_FILES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/impls/blas/*.cpp)
+  set(ATTN_BLAS_LINES "")
+  foreach(file IN LISTS ATTN_BLAS_FILES)
+    get_filename_component(stem ${file} NAME_WE)
+    string(APPEND ATTN_BLAS_LINES "ATTN_BACKEND(blas_${stem})\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/blas_backends.inc
+    CONTENT "@ATTN_BLAS_LINES@" @ONLY)
+  # Everything from source and no OpenBLAS on the link line.
+  attn_test(blas_counting_test
+    SOURCES impls/blas_counting_test.cpp ${ATTN_BLAS_FILES} ${CMAKE_SOURCE_DIR}/harness/layer.cpp
+      ${CMAKE_SOURCE_DIR}/harness/work.cpp ${CMAKE_SOURCE_DIR}/harness/buffers.cpp
+    LIBS OpenMP::OpenMP_CXX fmt::fmt FLAGS -DATTN_HAVE_BLAS -O3)
+  target_include_directories(blas_counting_test SYSTEM PRIVATE ${ATTN_CBLAS_INCLUDE})
+  target_include_directories(blas_counting_test PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
+
+  attn_test(one_pool_test SOURCES impls/one_pool_test.cpp LIBS ${ATTN_BACKENDS} attn_harness)
+
+  add_library(attn_pthread_flavour_stub SHARED impls/pthread_flavour_stub.cpp)
+  add_executable(two_pools_test impls/two_pools_test.cpp)
+  target_link_libraries(two_pools_test PRIVATE attn_warnings ${ATTN_BACKENDS} attn_harness GTest::gtest_main)
+  add_test(NAME TwoPools COMMAND two_pools_test)
+  set_tests_properties(TwoPools PROPERTIES ENVIRONMENT
+    "LD_PRELOAD=$<TARGET_FILE:attn_pthread_flavour_stub>;ASAN_OPTIONS=verify_asan_link_order=0")
+
+  # A sanitizer's instrumentation keeps loops from being vectorised.
+  if(NOT CMAKE_CXX_FLAGS MATCHES "sanitize")
+    add_test(NAME BlasIsVectorised COMMAND ${CMAKE_COMMAND}
+      -DNM=${CMAKE_NM} -DOBJDUMP=${CMAKE_OBJDUMP} -DPROCESSOR=${CMAKE_SYSTEM_PROCESSOR}
+      -DOBJECTS=$<JOIN:$<TARGET_OBJECTS:attn_impls_blas>,$<COMMA>>
+      -DCONTROL=$<JOIN:$<TARGET_OBJECTS:attn_impls_cpu>,$<COMMA>>
+      -P ${CMAKE_CURRENT_SOURCE_DIR}/impls/vectorised.cmake)
+  endif()
+endif()

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT
+// The tensors of one case in fenced memory: inputs with NaN in every gap, outputs poisoned with
+// NaN.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "harness/buffers.hpp"
+#include "impls/attention.hpp"
+#include "tests/impls/cases.hpp"
+
+namespace attn::test {
+
+constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
+
+struct Tensor {
+  FencedBuffer buffer;
+  View view;
+  std::int64_t batch = 0, heads = 0, tokens = 0, dim = 0;
+
+  Tensor() = default;
+  Tensor(std::int64_t batch_, std::int64_t heads_, std::int64_t tokens_, std::int64_t dim_,
+         bool slack)
+      : batch(batch_), heads(heads_), tokens(tokens_), dim(dim_) {
+    view.head_stride = slack ? dim : tokens * dim;
+    view.token_stride = slack ? heads * dim + 3 : dim;
+    view.batch_stride = slack ? tokens * view.token_stride + 5 : heads * tokens * dim;
+    const bool empty = batch * heads * tokens * dim == 0;
+    const std::int64_t elements = empty ? 0
+                                        : (batch - 1) * view.batch_stride +
+                                              (heads - 1) * view.head_stride +
+                                              (tokens - 1) * view.token_stride + dim;
+    buffer = FencedBuffer(static_cast<std::size_t>(4 * elements));
+    view.data = buffer.data();
+    for (std::int64_t e = 0; e < elements; ++e) buffer.floats()[e] = quiet_nan;
+  }
+
+  template <class F>
+  void for_each(F&& f) const {
+    for (std::int64_t b = 0; b < batch; ++b) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        for (std::int64_t t = 0; t < tokens; ++t) {
+          for (std::int64_t c = 0; c < dim; ++c) f(view.row<float>(b, h, t)[c]);
+        }
+      }
+    }
+  }
+
+  void fill(std::mt19937_64& random, double size) {
+    std::normal_distribution<double> normal;
+    for_each([&](float& value) { value = static_cast<float>(normal(random) * size); });
+  }
+
+  [[nodiscard]] ConstView read() const {
+    return {view.data, view.batch_stride, view.head_stride, view.token_stride};
+  }
+
+  // Elements that are not NaN, gaps included: after a run into a poisoned output these must be as
+  // many as the tensor has elements.
+  [[nodiscard]] std::int64_t written() const {
+    std::int64_t count = 0;
+    for (std::size_t e = 0; e < buffer.size() / 4; ++e) count += !std::isnan(buffer.floats()[e]);
+    return count;
+  }
+};
+
+struct Tensors {
+  Tensor q, k, v, out, x, context, y, probabilities, log_sum_exp;
+  Tensor w_q, w_k, w_v, w_o, w, u, b;
+  Io io;
+
+  Tensors(const Case& c, const Backend& backend) {
+    const Problem& p = c.problem;
+    std::mt19937_64 random(20250101);
+    const bool core = p.scope == Scope::core;
+    const bool attention = backend.family == Family::attention;
+    if (core) {
+      q = Tensor(p.batch, p.heads, p.n_q, p.head_dim, c.slack);
+      k = Tensor(p.batch, p.heads_kv, p.n_kv, p.head_dim, c.slack);
+      v = Tensor(p.batch, p.heads_kv, p.n_kv, p.head_dim_v, c.slack);
+      out = Tensor(p.batch, p.heads, p.n_q, p.head_dim_v, c.slack);
+      q.fill(random, c.size_of_q), k.fill(random, 1.0), v.fill(random, 1.0);
+      io.q = q.read(), io.k = k.read(), io.v = v.read(), io.out = out.view;
+      if (c.nan_behind_mask) hide_nan(p);
+    } else {
+      const std::int64_t width =
+          attention && !p.output_projection ? p.heads * p.head_dim_v : p.d_model;
+      x = Tensor(p.batch, 1, p.n_q, p.d_model, c.slack);
+      y = Tensor(p.batch, 1, p.n_q, width, c.slack);
+      x.fill(random, 1.0);
+      io.x = x.read(), io.y = y.view;
+      if (attention && p.n_kv != p.n_q) {
+        context = Tensor(p.batch, 1, p.n_kv, p.d_model, c.slack);
+        context.fill(random, 1.0);
+        io.context = context.read();
+      }
+      make_parameters(p, backend.family, random);
+    }
+    if (attention && backend.offers_probabilities) {
+      probabilities = Tensor(p.batch, p.heads, p.n_q, p.n_kv, c.slack);
+      io.probabilities = probabilities.view;
+    }
+    if (attention && backend.offers_log_sum_exp) {
+      log_sum_exp = Tensor(p.batch, p.heads, p.n_q, 1, c.slack);
+      io.log_sum_exp = log_sum_exp.view;
+    }
+  }
+
+  [[nodiscard]] const Tensor& result() const { return io.out ? out : y; }
+
+  [[nodiscard]] bool fences_intact() const {
+    for (const Tensor* t : {&q, &k, &v, &out, &x, &context, &y, &probabilities, &log_sum_exp, &w_q,
+                            &w_k, &w_v, &w_o, &w, &u, &b}) {
+      if (!t->buffer.intact()) return false;
+    }
+    return true;
+  }
+
+ private:
+  // Keys past each length; without lengths one key in the last third, which the rows that see it
+  // answer with NaN and no other row may notice.
+  void hide_nan(const Problem& p) {
+    for (std::int64_t batch = 0; batch < p.batch; ++batch) {
+      const bool padded = !p.key_lengths.empty();
+      const std::int64_t first = padded ? p.key_lengths[batch] : p.n_kv - 1 - p.n_kv / 3;
+      const std::int64_t end = padded ? p.n_kv : first + 1;
+      for (std::int64_t h = 0; h < p.heads_kv; ++h) {
+        for (std::int64_t j = first; j < end; ++j) {
+          std::fill_n(k.view.row<float>(batch, h, j), p.head_dim, quiet_nan);
+          std::fill_n(v.view.row<float>(batch, h, j), p.head_dim_v,
+                      j % 2 == 0 ? quiet_nan : std::numeric_limits<float>::infinity());
+        }
+      }
+    }
+  }
+
+  void make_parameters(const Problem& p, Family family, std::mt19937_64& random) {
+    const auto weights = [&](Tensor& t, std::int64_t rows, std::int64_t inputs, double deviation) {
+      t = Tensor(1, 1, rows, inputs, false);
+      t.fill(random, deviation);
+      return static_cast<const void*>(t.view.data);
+    };
+    const double deviation = 1.0 / std::sqrt(static_cast<double>(p.d_model));
+    Parameters& w_ = io.parameters;
+    if (family == Family::attention) {
+      w_.w_q = weights(w_q, p.heads * p.head_dim, p.d_model, deviation);
+      w_.w_k = weights(w_k, p.heads_kv * p.head_dim, p.d_model, deviation);
+      w_.w_v = weights(w_v, p.heads_kv * p.head_dim_v, p.d_model, deviation);
+      const std::int64_t mixed = p.heads * p.head_dim_v;
+      if (p.output_projection) {
+        w_.w_o = weights(w_o, p.d_model, mixed, 1.0 / std::sqrt(static_cast<double>(mixed)));
+      }
+      return;
+    }
+    const std::int64_t gates = family == Family::lstm ? 4 : 1;
+    w_.w = weights(w, gates * p.d_model, p.d_model, deviation);
+    w_.u = weights(u, gates * p.d_model, p.d_model, deviation);
+    w_.b = weights(b, 1, gates * p.d_model, deviation);
+  }
+};
+
+}  // namespace attn::test

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+# The softmax and the cells of the blas backends must be vectorised: no OBJECT of LIST may call a scalar
+# exp or tanh, and on x86-64 softmax_row's disassembly must hold packed arithmetic of its polynomial.
+# Proof that the check can see a call: the CONTROL objects do call one.
+function(scalar_calls objects out)
+  execute_process(COMMAND ${NM} --undefined-only ${objects} OUTPUT_VARIABLE symbols
+    RESULT_VARIABLE rc)
+  if(NOT rc EQUAL 0)
+    message(FATAL_ERROR "nm failed on ${objects}")
+  endif()
+  string(REGEX MATCHALL "U (__)?(exp|tanh)f?(_finite)?(@[^\n]*)?\n" calls "${symbols}")
+  set(${out} "${calls}" PARENT_SCOPE)
+endfunction()
+
+string(REPLACE "," ";" objects "${OBJECTS}")
+string(REPLACE "," ";" control "${CONTROL}")
+scalar_calls("${control}" found)
+if(NOT found)
+  message(FATAL_ERROR "the plain loops of impls/cpu call no expf, so this check proves nothing")
+endif()
+scalar_calls("${objects}" found)
+if(found)
+  message(FATAL_ERROR "impls/blas calls a scalar function: ${found}")
+endif()
+
+if(PROCESSOR MATCHES "x86_64|AMD64")
+  foreach(object IN LISTS objects)
+    execute_process(COMMAND ${OBJDUMP} -d --no-show-raw-insn ${object} OUTPUT_VARIABLE text)
+    if(NOT text MATCHES "softmax_row[^\n]*>:\n")
+      continue()
+    endif()
+    set(seen ON)
+    # From the function's label to the first blank line, which ends it.
+    string(REGEX REPLACE "^.*softmax_row[^\n]*>:\n" "" body "${text}")
+    string(REGEX REPLACE "\n\n.*$" "" body "${body}")
+    string(REGEX MATCHALL "v?(fn?madd[0-9]*|mul)ps" packed "${body}")
+    list(LENGTH packed count)
+    if(count LESS 8)
+      message(FATAL_ERROR "softmax_row of ${object} has ${count} packed multiplications: scalar")
+    endif()
+  endforeach()
+  if(NOT seen)
+    message(FATAL_ERROR "no object holds softmax_row")
+  endif()
+endif()
