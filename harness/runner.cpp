@@ -159,7 +159,8 @@ std::vector<std::pair<std::string, double>> Runner::phases() {
   // A phase that comes back (once a head, say) is one phase.
   std::vector<std::pair<std::string, double>> sums;
   for (const auto& [phase, seconds] : listener.phases) {
-    auto found = std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == phase; });
+    auto found =
+        std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == phase; });
     if (found == sums.end()) {
       sums.emplace_back(phase, seconds);
     } else {

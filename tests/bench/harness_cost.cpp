@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // What the harness itself costs, shown and not asserted: run it on a quiet machine.
 //   inside   what the clock reports for a call that does nothing (batch 0)
-//   outside  a round's time less the time in backends, warm calls included, over its samples: Google
-//            Benchmark, guard, journal and thread switching. Once a round, and not in it: results.csv
-//            and the samples of the roofs.
+//   outside  a round's time less the time in backends, warm calls included, over its samples:
+//   Google
+//            Benchmark, guard, journal and thread switching. Once a round, and not in it:
+//            results.csv and the samples of the roofs.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -18,7 +19,8 @@ namespace {
 Sweep sweep_over(const std::string& only, const Axes& axes, int rounds) {
   Sweep sweep;
   sweep.machine = read_machine();
-  sweep.points = make_plan({.selection = {.only = {only}}, .axes = axes, .all_threads = 1, .most_threads = 1});
+  sweep.points =
+      make_plan({.selection = {.only = {only}}, .axes = axes, .all_threads = 1, .most_threads = 1});
   for (Point& point : sweep.points) point.fitted = true;
   sweep.options.rounds = rounds;
   sweep.options.phases = false;
@@ -37,13 +39,15 @@ void show(const std::string& title, const std::string& only, const Axes& axes, d
   const SweepResult result = run_sweep(sweep, false);
   const double outside = (result.cost.seconds_in_rounds - result.cost.seconds_in_calls) /
                          static_cast<double>(result.cost.samples);
-  fmt::print("{:<44} {:8.1f} us a sample outside the clock ({} samples in rounds of {}; limit {} us)\n", title,
-             1e6 * outside, result.cost.samples, sweep.points.size(), limit_us);
+  fmt::print(
+      "{:<44} {:8.1f} us a sample outside the clock ({} samples in rounds of {}; limit {} us)\n",
+      title, 1e6 * outside, result.cost.samples, sweep.points.size(), limit_us);
   std::filesystem::remove_all(sweep.dir);
 }
 
 void show_inside() {
-  const Sweep sweep = sweep_over("cpu.naive", {{"n", "100:51200"}, {"batch", "0"}, {"heads", "1"}}, 50);
+  const Sweep sweep =
+      sweep_over("cpu.naive", {{"n", "100:51200"}, {"batch", "0"}, {"heads", "1"}}, 50);
   const SweepResult result = run_sweep(sweep, false);
   std::vector<double> times;
   for (const auto& [id, point] : result.state.points) {
@@ -61,10 +65,13 @@ int main() {
   const std::string ten = "60,70,80,90,100,110,120,130,140,150";
   attn::show_inside();
   attn::show("core: cpu.online, one head", "cpu.online", {{"n", ten}, {"heads", "1"}}, 20);
-  attn::show("core: blas.three_step, one head", "blas.three_step", {{"n", ten}, {"heads", "1"}}, 20);
-  attn::show("layer: blas.three_step, d_model 256", "blas.three_step", {{"n", ten}, {"scope", "layer"}}, 200);
+  attn::show("core: blas.three_step, one head", "blas.three_step", {{"n", ten}, {"heads", "1"}},
+             20);
+  attn::show("layer: blas.three_step, d_model 256", "blas.three_step",
+             {{"n", ten}, {"scope", "layer"}}, 200);
   attn::show("layer: blas.lstm, d_model 256", "blas.lstm",
              {{"n", ten}, {"scope", "layer"}, {"d-model", "256"}}, 200);
-  attn::show("core: cpu.online, rounds of one point", "cpu.online", {{"n", "100"}, {"heads", "1"}}, 200);
+  attn::show("core: cpu.online, rounds of one point", "cpu.online", {{"n", "100"}, {"heads", "1"}},
+             200);
   return 0;
 }
