@@ -48,8 +48,9 @@ Layout layout(const Problem& p, std::int64_t core_bytes) {
   const std::int64_t v = 4 * p.batch * p.n_kv * p.heads_kv * p.head_dim_v;
   const std::int64_t z = p.output_projection ? 4 * p.batch * p.n_q * p.heads * p.head_dim_v : 0;
   const std::int64_t tensors = q + k + v + z;
-  const std::int64_t start = tensors % 64 == 0 ? 0 : core_bytes;
-  return {.core = start == 0 ? tensors : 0,
+  const bool core_last = tensors % 64 == 0;
+  const std::int64_t start = core_last ? 0 : core_bytes;
+  return {.core = core_last ? tensors : 0,
           .q = start,
           .k = start + q,
           .v = start + q + k,

@@ -108,29 +108,14 @@ inline bool uses_all_scratch(const Problem& p, Family family) {
   return p.key_lengths.empty() && p.n_kv > 0 && p.visible(0, 0) > 0;
 }
 
-using Run = std::function<void(const Problem&, const Io&, void* state, void* scratch)>;
-
-inline void check_run(const Case& c, const Backend& backend, const Cost& cost, const Run& run) {
-  const Problem& p = c.problem;
-  Tensors tensors(c, backend);
-  const Scratch scratch(cost.scratch_bytes);
-  FencedBuffer state(static_cast<std::size_t>(cost.state_bytes));
-  prepare(backend, p, tensors.io.parameters, state.data());
-  omp_set_num_threads(p.threads);
-  run(p, tensors.io, state.data(), scratch.data());
-
-  EXPECT_TRUE(scratch.stayed_inside()) << "wrote outside the declared scratch";
-  const std::string folder(backend.name.substr(0, backend.name.find('.')));
-  if ((folder == "cpu" || folder == "blas") && uses_all_scratch(p, backend.family)) {
-    EXPECT_TRUE(scratch.used_to_both_ends()) << "declares scratch that it does not use";
-  }
+// The outputs of a finished run: result, probabilities and log-sum-exp, each where it is there.
+inline void check_outputs(const Case& c, const Backend& backend, const Tensors& tensors) {
   EXPECT_TRUE(tensors.fences_intact()) << "wrote before a tensor";
-
-  const Plain<double> truth(p, backend.family, tensors.io);
-  const Plain<float> plain(p, backend.family, tensors.io);
-  expect_close("result", values_of(tensors.result()), truth.out, plain.out);
+  const Plain<double> truth(c.problem, backend.family, tensors.io);
+  const Plain<float> plain(c.problem, backend.family, tensors.io);
+  const Tensor& result = tensors.result();
+  expect_close("result", values_of(result), truth.out, plain.out);
   if (!c.nan_behind_mask) {
-    const Tensor& result = tensors.result();
     EXPECT_EQ(result.written(), result.batch * result.heads * result.tokens * result.dim)
         << "wrote between the rows of the output, or not all of them";
   }
@@ -148,6 +133,27 @@ inline void check_run(const Case& c, const Backend& backend, const Cost& cost, c
       }
     }
   }
+}
+
+using Run = std::function<void(const Problem&, const Io&, void* state, void* scratch)>;
+
+// Runs a host backend, `cost` being what it declared, and checks its memory and its outputs.
+inline void check_run(const Case& c, const Backend& backend, const Cost& cost, const Run& run) {
+  const Problem& p = c.problem;
+  const Tensors tensors(c, backend);
+  const Scratch scratch(cost.scratch_bytes);
+  const FencedBuffer state(static_cast<std::size_t>(cost.state_bytes));
+  prepare(backend, p, tensors.io.parameters, state.data());
+  omp_set_num_threads(p.threads);
+  run(p, tensors.io, state.data(), scratch.data());
+
+  EXPECT_TRUE(state.intact()) << "wrote before its state";
+  EXPECT_TRUE(scratch.stayed_inside()) << "wrote outside the declared scratch";
+  const std::string folder(backend.name.substr(0, backend.name.find('.')));
+  if ((folder == "cpu" || folder == "blas") && uses_all_scratch(p, backend.family)) {
+    EXPECT_TRUE(scratch.used_to_both_ends()) << "declares scratch that it does not use";
+  }
+  check_outputs(c, backend, tensors);
 }
 
 }  // namespace attn::test

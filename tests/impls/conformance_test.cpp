@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/device.hpp"
 #include "harness/registry.hpp"
 #include "harness/work.hpp"
 #include "tests/impls/check.hpp"
@@ -137,6 +138,19 @@ TEST(Registry, RecurrencesRefuseCoreScopeAndDecode) {
     ASSERT_TRUE(refuses(entry.backend, p).has_value()) << entry.name;
   }
   EXPECT_GE(seen, 2);
+}
+
+// Device backends have nowhere to run on most machines: then each must say what is missing, in the
+// driver's own words, and the harness must know no device either.
+TEST(Registry, DeviceBackendsAreUnavailableWithoutADevice) {
+  if (!device_name().empty()) GTEST_SKIP() << "there is a device: " << device_name();
+  for (const Entry& entry : registry()) {
+    if (!entry.built() || entry.backend.memory != Memory::device) continue;
+    const auto refusal = refuses(entry.backend, core_cases().front().problem);
+    ASSERT_TRUE(refusal.has_value()) << entry.name;
+    EXPECT_EQ(refusal->kind, Refusal::Kind::unavailable) << entry.name;
+    EXPECT_NE(refusal->sentence.find("CUDA"), std::string::npos) << refusal->sentence;
+  }
 }
 
 TEST(Registry, NamesAreFolderAndStem) {
