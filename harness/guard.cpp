@@ -50,7 +50,7 @@ std::size_t GuardImpl::pick(std::uint64_t lot) {
   for (std::size_t g = 0; g < guarded_.size(); ++g) {
     guarded_[g] = neighbour(first_[g], random_bits(lot, g + 2));
   }
-  std::size_t moving = kNone;
+  std::size_t moving = none;
   if (!movable_.empty()) {
     moving = movable_[random_bits(lot, 0) % movable_.size()];
     guarded_[group_[moving]] = moving;
@@ -137,7 +137,7 @@ class CoreGuard : public GuardImpl {
     changed_.put_back();
     active_ = true;
     const std::size_t r = pick(lot);
-    if (r == kNone) return;  // no row sees a key: the poison alone has to do
+    if (r == none) return;  // no row sees a key: the poison alone has to do
     key_ = truth_.heaviest[r];
     batch_ = truth_.rows[r].batch;
     kv_head_ = problem_.kv_head(truth_.rows[r].head);

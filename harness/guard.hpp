@@ -50,8 +50,8 @@ class GuardImpl {
 
   // The truth's rows fall into groups, one of each (batch, head). `pick` gives every group a
   // guarded row by lot and poisons it; one of them has a heaviest key, if any row of the truth has,
-  // and is returned, else kNone.
-  static constexpr std::size_t kNone = SIZE_MAX;
+  // and is returned, else none.
+  static constexpr std::size_t none = SIZE_MAX;
   std::size_t pick(std::uint64_t lot);
   // A row of the group of row r by lot.
   [[nodiscard]] std::size_t neighbour(std::size_t r, std::uint64_t lot) const;

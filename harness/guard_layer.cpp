@@ -40,9 +40,9 @@ class LayerGuard : public GuardImpl {
     still_valid();
     changed_.put_back();
     active_ = true;
-    second_ = kNone;
+    second_ = none;
     changer_ = pick(lot);
-    if (changer_ == kNone) return;  // no token sees another: the poison alone has to do
+    if (changer_ == none) return;  // no token sees another: the poison alone has to do
     const std::int64_t key = truth_.heaviest[changer_];
     const std::size_t other = neighbour(changer_, random_bits(lot, 1));
     if (other != changer_ && (io_.context || truth_.rows[other].token != key)) {
@@ -59,7 +59,7 @@ class LayerGuard : public GuardImpl {
       multiply(io_.parameters.w_k, k_width_, problem_.d_model, changed_.row(), k_.data());
       multiply(io_.parameters.w_v, v_width_, problem_.d_model, changed_.row(), v_.data());
       wrong = follows(changer_);
-      if (!wrong && second_ != kNone) wrong = follows(second_);
+      if (!wrong && second_ != none) wrong = follows(second_);
     }
     for (const std::size_t r : guarded_) {
       if (!active_ || wrong) break;
@@ -121,7 +121,7 @@ class LayerGuard : public GuardImpl {
   ChangedRow changed_;
   std::vector<double> k_, v_;             // of the changed row
   std::vector<double> mixed_, expected_;  // of the row being predicted
-  std::size_t changer_ = kNone, second_ = kNone;
+  std::size_t changer_ = none, second_ = none;
   bool active_ = false;
 };
 
@@ -136,8 +136,8 @@ class RecurrenceGuard : public GuardImpl {
         changed_(d_),
         h_(size(d_)),
         c_(size(d_)),
-        row_(size(problem_.batch), kNone),
-        step_(size(problem_.batch), kNone) {
+        row_(size(problem_.batch), none),
+        step_(size(problem_.batch), none) {
     for (std::size_t s = 0; s < truth_.last_steps.size(); ++s) {
       step_[size(truth_.last_steps[s].batch)] = s;
       w_x_.resize(truth_.last_steps[s].u_h.size());
@@ -163,7 +163,7 @@ class RecurrenceGuard : public GuardImpl {
     std::optional<std::string> wrong;
     for (std::int64_t b = 0; active_ && b < problem_.batch && !wrong; ++b) {
       const RowId id{b, 0, problem_.n_q - 1};
-      if (row_[size(b)] == kNone) {
+      if (row_[size(b)] == none) {
         wrong = written(id);
       } else if (changed_.row() != nullptr && b == item_) {
         wrong = follows(id);
