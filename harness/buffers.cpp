@@ -82,15 +82,15 @@ bool FencedBuffer::intact() const {
 // changed word always changes the result. Eight chains, because one multiplication waits for the
 // last.
 std::uint64_t FencedBuffer::hash() const {
-  constexpr std::size_t chains = 8;
+  constexpr std::size_t chain_count = 8;
   constexpr std::uint64_t prime = 0x9fb21c651e98df25;
-  std::uint64_t chains[chains] = {1, 2, 3, 4, 5, 6, 7, 8};
+  std::uint64_t chains[chain_count] = {1, 2, 3, 4, 5, 6, 7, 8};
   const auto* bytes = static_cast<const std::byte*>(data_);
   const std::size_t blocks = size_ / sizeof chains;
   for (std::size_t i = 0; i < blocks; ++i) {
-    std::uint64_t words[chains];
+    std::uint64_t words[chain_count];
     std::memcpy(words, bytes + i * sizeof words, sizeof words);
-    for (std::size_t c = 0; c < chains; ++c) {
+    for (std::size_t c = 0; c < chain_count; ++c) {
       const std::uint64_t mixed = (chains[c] ^ words[c]) * prime;
       chains[c] = mixed ^ (mixed >> 32);
     }
