@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 // The interface between a backend and everything else: the only header a backend must know.
 //
-// Notation. n_q queries see n_kv keys; `heads` query heads share `heads_kv` key/value heads; q and k
-// have head_dim elements, v and out head_dim_v. The core maps q, k, v to
+// Notation. n_q queries see n_kv keys; `heads` query heads share `heads_kv` key/value heads; q and
+// k have head_dim elements, v and out head_dim_v. The core maps q, k, v to
 //     out = softmax(scale * q k^T + mask) v,
-// the layer maps x (tokens of d_model elements) to y through the layer's parameters. Every tensor is
-// indexed [batch, head, token, dim] with the last dimension contiguous and strides in elements; a
-// tensor without heads (x, context, y) has head index 0 only.
+// the layer maps x (tokens of d_model elements) to y through the layer's parameters. Every tensor
+// is indexed [batch, head, token, dim] with the last dimension contiguous and strides in elements;
+// a tensor without heads (x, context, y) has head index 0 only.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ struct Problem {
   std::int64_t n_kv = 0;
   std::int64_t head_dim = 64;
   std::int64_t head_dim_v = 64;
-  std::int64_t d_model = 0;        // layer scope: elements of a token; the hidden size of recurrences
+  std::int64_t d_model = 0;  // layer scope: elements of a token; the hidden size of recurrences
   bool output_projection = false;  // attention layer: multiply by W_O at the end
   Mask mask = Mask::none;
   std::vector<std::int64_t> key_lengths;  // empty, or [batch]: keys at and past it are padding
@@ -97,7 +97,8 @@ struct BasicView {
 using View = BasicView<void>;
 using ConstView = BasicView<const void>;
 
-// The weights of a layer, row-major [output, input], in the problem's dtype; null where it has none.
+// The weights of a layer, row-major [output, input], in the problem's dtype; null where it has
+// none.
 struct Parameters {
   const void* w_q = nullptr;  // [heads * head_dim, d_model]
   const void* w_k = nullptr;  // [heads_kv * head_dim, d_model]
@@ -120,19 +121,19 @@ struct PhaseHook {
   }
 };
 
-// The tensors of one call. Core: q, k, v -> out. Layer: x (and context, from which K and V come where
-// n_q != n_kv) -> y through the parameters.
+// The tensors of one call. Core: q, k, v -> out. Layer: x (and context, from which K and V come
+// where n_q != n_kv) -> y through the parameters.
 struct Io {
-  ConstView q;  // [batch, heads, n_q, head_dim]
-  ConstView k;  // [batch, heads_kv, n_kv, head_dim]
-  ConstView v;  // [batch, heads_kv, n_kv, head_dim_v]
-  View out;     // [batch, heads, n_q, head_dim_v]; a query that sees no key gives zeros
-  ConstView x;  // [batch, 1, n_q, d_model]
+  ConstView q;        // [batch, heads, n_q, head_dim]
+  ConstView k;        // [batch, heads_kv, n_kv, head_dim]
+  ConstView v;        // [batch, heads_kv, n_kv, head_dim_v]
+  View out;           // [batch, heads, n_q, head_dim_v]; a query that sees no key gives zeros
+  ConstView x;        // [batch, 1, n_q, d_model]
   ConstView context;  // [batch, 1, n_kv, d_model]
   Parameters parameters;
-  View y;               // [batch, 1, n_q, d_model], or heads * head_dim_v wide without W_O
-  View probabilities;   // f32 [batch, heads, n_q, n_kv]; zeros behind the mask
-  View log_sum_exp;     // f32 [batch, heads, n_q, 1]; -inf where a query sees no key
+  View y;              // [batch, 1, n_q, d_model], or heads * head_dim_v wide without W_O
+  View probabilities;  // f32 [batch, heads, n_q, n_kv]; zeros behind the mask
+  View log_sum_exp;    // f32 [batch, heads, n_q, 1]; -inf where a query sees no key
   PhaseHook phase;
   void* stream = nullptr;  // device backends enqueue here and do not wait
 };
@@ -148,8 +149,8 @@ struct Refusal {
 };
 
 struct Cost {
-  std::int64_t flops = 0;  // of matrix and vector products only; a fused multiply-add counts 2
-  std::int64_t exps = 0;   // calls of exp, tanh and sigmoid
+  std::int64_t flops = 0;      // of matrix and vector products only; a fused multiply-add counts 2
+  std::int64_t exps = 0;       // calls of exp, tanh and sigmoid
   bool exps_at_least = false;  // the number depends on the data; `exps` is the least
   std::int64_t bytes = 0;      // moved between tensors, parameters, state, scratch and tile
   std::int64_t sequential_steps = 1;  // length of the longest chain of dependent steps
@@ -157,9 +158,9 @@ struct Cost {
   std::int64_t scratch_bytes = 0;     // exact: what run may use, contents undefined at each call
 };
 
-// One implementation. `refuses` and `cost` answer from the problem and the machine alone. `prepare` is
-// not timed and sees the parameters only. `run` is timed: it allocates nothing, prints nothing and,
-// on a device, only enqueues. Exceptions mean failure (a broken library call), never refusal.
+// One implementation. `refuses` and `cost` answer from the problem and the machine alone. `prepare`
+// is not timed and sees the parameters only. `run` is timed: it allocates nothing, prints nothing
+// and, on a device, only enqueues. Exceptions mean failure (a broken library call), never refusal.
 struct Backend {
   std::string_view name;  // folder.stem
   Family family = Family::attention;
