@@ -13,7 +13,7 @@
 namespace attn {
 namespace {
 
-constexpr std::byte kPattern{0xa5};
+constexpr std::byte pattern{0xa5};
 
 std::size_t page_size() {
   static const auto size = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -48,7 +48,7 @@ FencedBuffer::FencedBuffer(std::size_t bytes) : size_(bytes) {
   mapped_ = payload + 2 * page;
   std::byte* start = static_cast<std::byte*>(mapping_) + page;
   data_ = start + (payload - bytes);
-  std::memset(start, static_cast<int>(kPattern), payload - bytes);
+  std::memset(start, static_cast<int>(pattern), payload - bytes);
 }
 
 FencedBuffer::FencedBuffer(FencedBuffer&& other) noexcept
@@ -73,7 +73,7 @@ bool FencedBuffer::intact() const {
   if (mapping_ == nullptr) return true;
   const std::byte* start = static_cast<std::byte*>(mapping_) + page_size();
   for (const std::byte* p = start; p != data_; ++p) {
-    if (*p != kPattern) return false;
+    if (*p != pattern) return false;
   }
   return true;
 }
@@ -82,26 +82,26 @@ bool FencedBuffer::intact() const {
 // changed word always changes the result. Eight chains, because one multiplication waits for the
 // last.
 std::uint64_t FencedBuffer::hash() const {
-  constexpr std::size_t kChains = 8;
-  constexpr std::uint64_t kPrime = 0x9fb21c651e98df25;
-  std::uint64_t chains[kChains] = {1, 2, 3, 4, 5, 6, 7, 8};
+  constexpr std::size_t chains = 8;
+  constexpr std::uint64_t prime = 0x9fb21c651e98df25;
+  std::uint64_t chains[chains] = {1, 2, 3, 4, 5, 6, 7, 8};
   const auto* bytes = static_cast<const std::byte*>(data_);
   const std::size_t blocks = size_ / sizeof chains;
   for (std::size_t i = 0; i < blocks; ++i) {
-    std::uint64_t words[kChains];
+    std::uint64_t words[chains];
     std::memcpy(words, bytes + i * sizeof words, sizeof words);
-    for (std::size_t c = 0; c < kChains; ++c) {
-      const std::uint64_t mixed = (chains[c] ^ words[c]) * kPrime;
+    for (std::size_t c = 0; c < chains; ++c) {
+      const std::uint64_t mixed = (chains[c] ^ words[c]) * prime;
       chains[c] = mixed ^ (mixed >> 32);
     }
   }
   std::uint64_t result = size_;
   for (const std::uint64_t chain : chains) {
-    result = (result ^ chain) * kPrime;
+    result = (result ^ chain) * prime;
     result ^= result >> 32;
   }
   for (std::size_t i = blocks * sizeof chains; i < size_; ++i) {
-    result = (result ^ static_cast<std::uint64_t>(bytes[i])) * kPrime;
+    result = (result ^ static_cast<std::uint64_t>(bytes[i])) * prime;
     result ^= result >> 32;
   }
   return result;

@@ -8,8 +8,9 @@
 namespace attn {
 
 // A mapping whose last byte is followed by a protected page and whose first byte is preceded by a
-// pattern and another protected page: an access past the end faults at once, a write before the start
-// is found by `intact`. 64-byte aligned where the size is a multiple of 64. Throws std::bad_alloc.
+// pattern and another protected page: an access past the end faults at once, a write before the
+// start is found by `intact`. 64-byte aligned where the size is a multiple of 64. Throws
+// std::bad_alloc.
 class FencedBuffer {
  public:
   FencedBuffer() = default;
@@ -31,8 +32,8 @@ class FencedBuffer {
   std::size_t size_ = 0;
 };
 
-// One scratch region for all backends, mapped once, page-aligned; every view of it ends at a protected
-// page, so `at_most(bytes)` differs in its start, not in its end.
+// One scratch region for all backends, mapped once, page-aligned; every view of it ends at a
+// protected page, so `at_most(bytes)` differs in its start, not in its end.
 class Arena {
  public:
   explicit Arena(std::size_t bytes);

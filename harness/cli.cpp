@@ -23,9 +23,11 @@ std::optional<std::pair<double, std::string>> leading_number(const std::string& 
 }
 
 // An axis option keeps its text; the plan parses it, so that presets and options share one grammar.
-void add_axis(CLI::App& app, RunRequest& request, const std::string& name, const std::string& help) {
+void add_axis(CLI::App& app, RunRequest& request, const std::string& name,
+              const std::string& help) {
   app.add_option_function<std::string>(
-         "--" + name, [&request, name](const std::string& text) { request.plan.axes[name] = text; }, help)
+         "--" + name, [&request, name](const std::string& text) { request.plan.axes[name] = text; },
+         help)
       ->group("Axes")
       ->type_name("VALUES");
 }
@@ -61,7 +63,7 @@ void add_share(CLI::App& app, RunRequest& request) {
       ->type_name("SHARE");
 }
 
-void add_seconds(CLI::App& app, const std::string& name, std::function<void(double)> set,
+void add_seconds(CLI::App& app, const std::string& name, const std::function<void(double)>& set,
                  const std::string& help) {
   app.add_option_function<std::string>(
          "--" + name,
@@ -91,10 +93,12 @@ double parse_seconds(const std::string& option, const std::string& text) {
   usage_error(fmt::format("{}: \"{}\" is no time; use one like 5, 5s, 200ms or 2m", option, text));
 }
 
-std::int64_t parse_bytes(const std::string& option, const std::string& text, std::int64_t available) {
+std::int64_t parse_bytes(const std::string& option, const std::string& text,
+                         std::int64_t available) {
   constexpr std::array<std::pair<std::string_view, double>, 4> units = {
       {{"", 1}, {"K", 1024.0}, {"M", 1024.0 * 1024}, {"G", 1024.0 * 1024 * 1024}}};
-  if (const auto parsed = leading_number(text); parsed && parsed->first > 0 && parsed->first < 1e15) {
+  if (const auto parsed = leading_number(text);
+      parsed && parsed->first > 0 && parsed->first < 1e15) {
     if (parsed->second == "%" && parsed->first <= 100) {
       return static_cast<std::int64_t>(parsed->first / 100 * static_cast<double>(available));
     }
@@ -102,8 +106,8 @@ std::int64_t parse_bytes(const std::string& option, const std::string& text, std
       if (parsed->second == unit) return static_cast<std::int64_t>(parsed->first * factor);
     }
   }
-  usage_error(fmt::format("{}: \"{}\" is no size; use one like 60% (of what is available) or 8G", option,
-                          text));
+  usage_error(fmt::format("{}: \"{}\" is no size; use one like 60% (of what is available) or 8G",
+                          option, text));
 }
 
 void add_run_options(CLI::App& app, RunRequest& request) {
@@ -111,13 +115,20 @@ void add_run_options(CLI::App& app, RunRequest& request) {
   MeasureOptions& measure = request.measure;
 
   app.add_option("--only", plan.selection.only, "backends to measure, as globs: 'cpu.*,blas.gqa'")
-      ->delimiter(',')->group("Selection")->type_name("GLOBS");
+      ->delimiter(',')
+      ->group("Selection")
+      ->type_name("GLOBS");
   app.add_option("--skip", plan.selection.skip, "backends to leave out, as globs")
-      ->delimiter(',')->group("Selection")->type_name("GLOBS");
+      ->delimiter(',')
+      ->group("Selection")
+      ->type_name("GLOBS");
 
   app.add_option("--preset", plan.presets, "a sweep or a model's shape; `attnbench list presets`")
-      ->delimiter(',')->group("Axes")->type_name("NAMES");
-  add_axis(app, request, "n", "tokens, both n_q and n_kv: 128:8192 (doubling), 1024:8192:xsqrt2, 1,17,2k");
+      ->delimiter(',')
+      ->group("Axes")
+      ->type_name("NAMES");
+  add_axis(app, request, "n",
+           "tokens, both n_q and n_kv: 128:8192 (doubling), 1024:8192:xsqrt2, 1,17,2k");
   add_axis(app, request, "n-q", "queries, where they differ from n");
   add_axis(app, request, "n-kv", "keys, where they differ from n");
   add_axis(app, request, "batch", "sequences (1)");
@@ -132,29 +143,41 @@ void add_run_options(CLI::App& app, RunRequest& request) {
   add_axis(app, request, "causal", "true, false or both (false)");
   add_axis(app, request, "scale", "factor of the scores (1/sqrt(head-dim))");
   add_axis(app, request, "scope", "core: q, k, v -> out; layer: x -> y (core)");
-  add_axis(app, request, "regime", "prefill: n queries; decode: one query on n cached keys (prefill)");
+  add_axis(app, request, "regime",
+           "prefill: n queries; decode: one query on n cached keys (prefill)");
 
   app.add_option("--min-samples", measure.min_samples, "least samples of a point (3)")
-      ->check(CLI::Range(1, 1000000))->group("Measurement");
+      ->check(CLI::Range(1, 1000000))
+      ->group("Measurement");
   app.add_option("--max-samples", measure.max_samples, "most samples of a point (30)")
-      ->check(CLI::Range(1, 1000000))->group("Measurement");
+      ->check(CLI::Range(1, 1000000))
+      ->group("Measurement");
   add_share(app, request);
-  add_seconds(app, "timeout", [&](double s) { measure.timeout_s = s; },
-              "a call is hung after this, or after 5 times its prediction (60s)");
-  add_seconds(app, "cutoff-time", [&](double s) { plan.cutoff_s = s; },
-              "do not make calls predicted to take longer (5s; 15s in the Complexity part)");
-  app.add_option("--mem-limit", request.mem_limit, "do not start what is predicted to need more (60%)")
-      ->group("Measurement")->type_name("SIZE");
-  app.add_option("--rounds", measure.rounds, "samples of every point of a fitted curve (6, or 2 per process)")
-      ->check(CLI::Range(1, 1000000))->group("Measurement");
+  add_seconds(
+      app, "timeout", [&](double s) { measure.timeout_s = s; },
+      "a call is hung after this, or after 5 times its prediction (60s)");
+  add_seconds(
+      app, "cutoff-time", [&](double s) { plan.cutoff_s = s; },
+      "do not make calls predicted to take longer (5s; 15s in the Complexity part)");
+  app.add_option("--mem-limit", request.mem_limit,
+                 "do not start what is predicted to need more (60%)")
+      ->group("Measurement")
+      ->type_name("SIZE");
+  app.add_option("--rounds", measure.rounds,
+                 "samples of every point of a fitted curve (6, or 2 per process)")
+      ->check(CLI::Range(1, 1000000))
+      ->group("Measurement");
   app.add_option("--processes", measure.processes,
                  "spread the rounds over this many worker processes (1; 5 for publication)")
-      ->check(CLI::Range(1, 1000))->group("Measurement");
-  add_word(app, "order", measure.order, "random or block: the order of points in a round", "Measurement");
-  add_word(app, "cache", plan.cache, "warm: one or two untimed calls before each; cold: caches flushed",
+      ->check(CLI::Range(1, 1000))
+      ->group("Measurement");
+  add_word(app, "order", measure.order, "random or block: the order of points in a round",
            "Measurement");
+  add_word(app, "cache", plan.cache,
+           "warm: one or two untimed calls before each; cold: caches flushed", "Measurement");
   add_word(app, "input-dist", plan.dist, "normal, uniform or zeros", "Measurement");
-  app.add_option("--seed", plan.seed, "seed of inputs, order and choices (1)")->group("Measurement");
+  app.add_option("--seed", plan.seed, "seed of inputs, order and choices (1)")
+      ->group("Measurement");
 
   app.add_option("--out", request.out, "folder of the run (out/<UTC time>)")->group("Output");
   app.add_flag("--resume", request.resume, "go on with the run in --out: same machine, same build")
@@ -181,16 +204,17 @@ BenchmarkFlags take_benchmark_flags(std::vector<std::string>& args) {
       flags.list_tests = value != "false";
     } else if (name == "--benchmark_out" && !value.empty()) {
       flags.out = value;
-    } else if ((name == "--benchmark_format" || name == "--benchmark_out_format") && value == "json") {
+    } else if ((name == "--benchmark_format" || name == "--benchmark_out_format") &&
+               value == "json") {
       flags.json = flags.json || name == "--benchmark_format";
     } else {
-      const std::map<std::string, std::string> ours = {{"--benchmark_repetitions", "--rounds"},
-                                                       {"--benchmark_min_time", "--min-samples"},
-                                                       {"--benchmark_format", "results.csv"},
-                                                       {"--benchmark_out_format", "results.csv"},
-                                                       {"--benchmark_out", "--benchmark_out=FILE"},
-                                                       {"--benchmark_enable_random_interleaving",
-                                                        "--order random"}};
+      const std::map<std::string, std::string> ours = {
+          {"--benchmark_repetitions", "--rounds"},
+          {"--benchmark_min_time", "--min-samples"},
+          {"--benchmark_format", "results.csv"},
+          {"--benchmark_out_format", "results.csv"},
+          {"--benchmark_out", "--benchmark_out=FILE"},
+          {"--benchmark_enable_random_interleaving", "--order random"}};
       const auto found = ours.find(name);
       usage_error(fmt::format("{} is not honoured here; {}", arg,
                               found == ours.end() ? "`attnbench run --help` lists our own options"

@@ -19,7 +19,7 @@ namespace attn {
 struct BenchmarkFlags {
   std::optional<std::string> filter;  // regular expression over point labels
   bool list_tests = false;
-  bool json = false;                // --benchmark_format=json: on stdout, instead of the summary
+  bool json = false;               // --benchmark_format=json: on stdout, instead of the summary
   std::optional<std::string> out;  // --benchmark_out: the same into a file
 };
 
@@ -50,6 +50,7 @@ std::vector<std::string> measuring_arguments(const std::vector<std::string>& arg
 // "2%" or "0.02"; "5", "5s", "200ms" or "2m"; "60%" of what is available, or "8G".
 double parse_share(const std::string& option, const std::string& text);
 double parse_seconds(const std::string& option, const std::string& text);
-std::int64_t parse_bytes(const std::string& option, const std::string& text, std::int64_t available);
+std::int64_t parse_bytes(const std::string& option, const std::string& text,
+                         std::int64_t available);
 
 }  // namespace attn

@@ -8,7 +8,8 @@
 
 namespace attn {
 
-Comparison compare_rounds(const std::vector<Sample>& a, const std::vector<Sample>& b, double threshold) {
+Comparison compare_rounds(const std::vector<Sample>& a, const std::vector<Sample>& b,
+                          double threshold) {
   std::map<int, double> times_b;
   for (const Sample& sample : b) times_b[sample.round] = sample.time_s;
   std::vector<double> logs;
@@ -37,7 +38,8 @@ Comparison compare_rounds(const std::vector<Sample>& a, const std::vector<Sample
   return result;
 }
 
-std::vector<Comparison> compare_points(const Sweep& sweep, const RunState& state, double threshold) {
+std::vector<Comparison> compare_points(const Sweep& sweep, const RunState& state,
+                                       double threshold) {
   std::vector<Comparison> all;
   const Entry* first = sweep.points.front().entry;
   // Without the backend's name and threads the label is the problem.

@@ -21,8 +21,10 @@ struct Comparison {
   std::string verdict;  // of A: "faster", "slower" or "undecided"
 };
 
-// The verdict needs the whole interval on one side of 1 and the ratio farther from 1 than `threshold`.
-Comparison compare_rounds(const std::vector<Sample>& a, const std::vector<Sample>& b, double threshold);
+// The verdict needs the whole interval on one side of 1 and the ratio farther from 1 than
+// `threshold`.
+Comparison compare_rounds(const std::vector<Sample>& a, const std::vector<Sample>& b,
+                          double threshold);
 
 // Every problem that both backends solved; sweep.points holds both.
 std::vector<Comparison> compare_points(const Sweep& sweep, const RunState& state, double threshold);

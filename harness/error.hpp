@@ -10,19 +10,20 @@ namespace attn {
 // The exit codes of every command; of two that apply the earlier in `precedence` wins.
 enum class Exit : int {
   good = 0,
-  wrong = 1,            // a mismatch, mistrusted, error or timeout row
-  usage = 2,            // unknown name, empty selection, bad value
-  regression = 3,       // compare --fail-on
+  wrong = 1,       // a mismatch, mistrusted, error or timeout row
+  usage = 2,       // unknown name, empty selection, bad value
+  regression = 3,  // compare --fail-on
   nothing_measured = 4,
-  noisy = 5,            // noisier than an explicit --max-ci
-  file = 6,             // a file could not be read or written
+  noisy = 5,  // noisier than an explicit --max-ci
+  file = 6,   // a file could not be read or written
   interrupted = 130,
   terminated = 143,
 };
 
 class CommandError : public std::runtime_error {
  public:
-  CommandError(Exit code, const std::string& sentence) : std::runtime_error(sentence), code_(code) {}
+  CommandError(Exit code, const std::string& sentence)
+      : std::runtime_error(sentence), code_(code) {}
   [[nodiscard]] Exit code() const { return code_; }
 
  private:

@@ -28,7 +28,36 @@ GuardImpl::GuardImpl(Shape& shape, const Output& output)
       problem_(shape.problem()),
       io_(shape.io()),
       out_(output.view()),
-      seed_(shape.seed()) {}
+      seed_(shape.seed()) {
+  for (std::size_t r = 0; r < truth_.rows.size(); ++r) {
+    const RowId& id = truth_.rows[r];
+    if (r == 0 || id.batch != truth_.rows[r - 1].batch || id.head != truth_.rows[r - 1].head) {
+      first_.push_back(r);
+    }
+    group_.push_back(first_.size() - 1);
+    if (r < truth_.heaviest.size() && truth_.heaviest[r] >= 0) movable_.push_back(r);
+  }
+  guarded_.resize(first_.size());
+  first_.push_back(truth_.rows.size());
+}
+
+std::size_t GuardImpl::neighbour(std::size_t r, std::uint64_t lot) const {
+  const std::size_t first = first_[group_[r]];
+  return first + lot % (first_[group_[r] + 1] - first);
+}
+
+std::size_t GuardImpl::pick(std::uint64_t lot) {
+  for (std::size_t g = 0; g < guarded_.size(); ++g) {
+    guarded_[g] = neighbour(first_[g], random_bits(lot, g + 2));
+  }
+  std::size_t moving = none;
+  if (!movable_.empty()) {
+    moving = movable_[random_bits(lot, 0) % movable_.size()];
+    guarded_[group_[moving]] = moving;
+  }
+  for (const std::size_t r : guarded_) poison(truth_.rows[r]);
+  return moving;
+}
 
 void GuardImpl::still_valid() const {
   if (shape_.seed() != seed_) {
@@ -101,37 +130,22 @@ class CoreGuard : public GuardImpl {
   CoreGuard(Shape& shape, const Output& output)
       : GuardImpl(shape, output),
         changed_(problem_.head_dim_v),
-        expected_(static_cast<std::size_t>(problem_.head_dim_v)) {
-    for (std::size_t r = 0; r < truth_.rows.size(); ++r) {
-      const RowId& id = truth_.rows[r];
-      if (r == 0 || id.batch != truth_.rows[r - 1].batch || id.head != truth_.rows[r - 1].head) {
-        first_.push_back(r);
-      }
-    }
-    guarded_.resize(first_.size());
-    first_.push_back(truth_.rows.size());
-  }
+        expected_(static_cast<std::size_t>(problem_.head_dim_v)) {}
 
   void disturb(std::uint64_t lot) override {
     still_valid();
     changed_.put_back();
-    active_ = !guarded_.empty();
-    if (!active_) return;
-    for (std::size_t g = 0; g < guarded_.size(); ++g) {
-      guarded_[g] = first_[g] + random_bits(lot, g + 1) % (first_[g + 1] - first_[g]);
-      poison(truth_.rows[guarded_[g]]);
-    }
-    const std::uint64_t choice = random_bits(lot, 0);
-    const std::size_t r = guarded_[choice % guarded_.size()];
+    active_ = true;
+    const std::size_t r = pick(lot);
+    if (r == none) return;  // no row sees a key: the poison alone has to do
     key_ = truth_.heaviest[r];
-    if (key_ < 0) return;  // the row sees no key: the poison alone has to do
     batch_ = truth_.rows[r].batch;
     kv_head_ = problem_.kv_head(truth_.rows[r].head);
     const double unit = truth_.rms > 0 ? truth_.rms : 1.0;
     const auto move = static_cast<float>(2 * unit / weight(truth_.rows[r], r));
     float* v = changed_.take(io_.v.row<float>(batch_, kv_head_, key_));
     // Alternating, so that a constant added to a stale row does not make it right.
-    const std::uint64_t sign = choice >> 63;
+    const std::uint64_t sign = random_bits(lot, 1) & 1;
     for (std::int64_t c = 0; c < problem_.head_dim_v; ++c) {
       v[c] += ((static_cast<std::uint64_t>(c) + sign) % 2 == 0) ? move : -move;
     }
@@ -171,8 +185,6 @@ class CoreGuard : public GuardImpl {
     return std::exp(logit * problem_.effective_scale() - truth_.log_sum_exp[r]);
   }
 
-  std::vector<std::size_t> first_;    // of the truth rows of each (batch, head), and the end
-  std::vector<std::size_t> guarded_;  // truth row of each (batch, head)
   ChangedRow changed_;
   std::vector<double> expected_;
   std::int64_t batch_ = 0;

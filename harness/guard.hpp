@@ -48,14 +48,26 @@ class GuardImpl {
   [[nodiscard]] std::optional<std::string> written(const RowId& id) const;
   void still_valid() const;
 
+  // The truth's rows fall into groups, one of each (batch, head). `pick` gives every group a
+  // guarded row by lot and poisons it; one of them has a heaviest key, if any row of the truth has,
+  // and is returned, else none.
+  static constexpr std::size_t none = SIZE_MAX;
+  std::size_t pick(std::uint64_t lot);
+  // A row of the group of row r by lot.
+  [[nodiscard]] std::size_t neighbour(std::size_t r, std::uint64_t lot) const;
+
   Shape& shape_;
   const Shape::Truth& truth_;
   Problem problem_;
   Io io_;
   View out_;
+  std::vector<std::size_t> guarded_;  // truth row of each group
 
  private:
   std::uint64_t seed_;
+  std::vector<std::size_t> first_;    // truth row of each group, and the end
+  std::vector<std::size_t> group_;    // of each truth row
+  std::vector<std::size_t> movable_;  // truth rows with a heaviest key
 };
 
 // y [outputs] = weights [outputs, inputs] x, in double.

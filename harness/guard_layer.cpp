@@ -34,30 +34,17 @@ class LayerGuard : public GuardImpl {
         k_(size(k_width_)),
         v_(size(v_width_)),
         mixed_(size(mixed_width_)),
-        expected_(size(truth_.width)) {
-    for (std::size_t r = 0; r < truth_.rows.size(); ++r) {
-      if (r == 0 || truth_.rows[r].batch != truth_.rows[r - 1].batch) first_.push_back(r);
-    }
-    guarded_.resize(first_.size());
-    first_.push_back(truth_.rows.size());
-  }
+        expected_(size(truth_.width)) {}
 
   void disturb(std::uint64_t lot) override {
     still_valid();
     changed_.put_back();
-    active_ = !guarded_.empty();
-    if (!active_) return;
-    for (std::size_t g = 0; g < guarded_.size(); ++g) {
-      guarded_[g] = pick(g, random_bits(lot, g + 2));
-      poison(truth_.rows[guarded_[g]]);
-    }
-    const std::uint64_t choice = random_bits(lot, 0);
-    item_ = choice % guarded_.size();
-    changer_ = guarded_[item_];
-    second_ = kNone;
-    if (truth_.heaviest[changer_] < 0) return;  // it sees nothing but itself: poison has to do
+    active_ = true;
+    second_ = none;
+    changer_ = pick(lot);
+    if (changer_ == none) return;  // no token sees another: the poison alone has to do
     const std::int64_t key = truth_.heaviest[changer_];
-    const std::size_t other = pick(item_, random_bits(lot, 1));
+    const std::size_t other = neighbour(changer_, random_bits(lot, 1));
     if (other != changer_ && (io_.context || truth_.rows[other].token != key)) {
       second_ = other;
       poison(truth_.rows[second_]);
@@ -72,11 +59,11 @@ class LayerGuard : public GuardImpl {
       multiply(io_.parameters.w_k, k_width_, problem_.d_model, changed_.row(), k_.data());
       multiply(io_.parameters.w_v, v_width_, problem_.d_model, changed_.row(), v_.data());
       wrong = follows(changer_);
-      if (!wrong && second_ != kNone) wrong = follows(second_);
+      if (!wrong && second_ != none) wrong = follows(second_);
     }
-    for (std::size_t g = 0; active_ && g < guarded_.size() && !wrong; ++g) {
-      if (changed_.row() != nullptr && g == item_) continue;
-      wrong = compare(truth_.rows[guarded_[g]], truth_.row(guarded_[g]), 0);
+    for (const std::size_t r : guarded_) {
+      if (!active_ || wrong) break;
+      if (r != changer_) wrong = compare(truth_.rows[r], truth_.row(r), 0);
     }
     changed_.put_back();
     active_ = false;
@@ -84,17 +71,6 @@ class LayerGuard : public GuardImpl {
   }
 
  private:
-  static constexpr std::size_t kNone = SIZE_MAX;
-
-  // A truth row of item g by lot, if there is one with a key to change.
-  [[nodiscard]] std::size_t pick(std::size_t g, std::uint64_t lot) const {
-    const std::size_t count = first_[g + 1] - first_[g];
-    const std::size_t chosen = first_[g] + lot % count;
-    if (truth_.heaviest[chosen] >= 0) return chosen;
-    const std::size_t again = first_[g] + (lot >> 32) % count;
-    return truth_.heaviest[again] >= 0 ? again : first_[g + 1] - 1;
-  }
-
   [[nodiscard]] std::optional<std::string> follows(std::size_t r) {
     const RowId& id = truth_.rows[r];
     const double* before = truth_.row(r);
@@ -109,6 +85,11 @@ class LayerGuard : public GuardImpl {
     const double scale = problem_.effective_scale();
     for (std::int64_t h = 0; h < problem_.heads; ++h) {
       const std::int64_t g = problem_.kv_head(h);
+      if (problem_.visible(id.batch, id.token) == 1) {  // the changed key is all there is
+        std::copy_n(v_.begin() + g * problem_.head_dim_v, problem_.head_dim_v,
+                    mixed_.begin() + h * problem_.head_dim_v);
+        continue;
+      }
       double old_logit = 0;
       double new_logit = 0;
       for (std::int64_t c = 0; c < problem_.head_dim; ++c) {
@@ -137,12 +118,10 @@ class LayerGuard : public GuardImpl {
 
   ConstView source_;  // the tensor whose row changes
   std::int64_t k_width_, v_width_, mixed_width_;
-  std::vector<std::size_t> first_;    // of the truth rows of each batch item, and the end
-  std::vector<std::size_t> guarded_;  // truth row of each batch item
   ChangedRow changed_;
   std::vector<double> k_, v_;             // of the changed row
   std::vector<double> mixed_, expected_;  // of the row being predicted
-  std::size_t item_ = 0, changer_ = 0, second_ = kNone;
+  std::size_t changer_ = none, second_ = none;
   bool active_ = false;
 };
 
@@ -157,8 +136,8 @@ class RecurrenceGuard : public GuardImpl {
         changed_(d_),
         h_(size(d_)),
         c_(size(d_)),
-        row_(size(problem_.batch), kNone),
-        step_(size(problem_.batch), kNone) {
+        row_(size(problem_.batch), none),
+        step_(size(problem_.batch), none) {
     for (std::size_t s = 0; s < truth_.last_steps.size(); ++s) {
       step_[size(truth_.last_steps[s].batch)] = s;
       w_x_.resize(truth_.last_steps[s].u_h.size());
@@ -184,7 +163,7 @@ class RecurrenceGuard : public GuardImpl {
     std::optional<std::string> wrong;
     for (std::int64_t b = 0; active_ && b < problem_.batch && !wrong; ++b) {
       const RowId id{b, 0, problem_.n_q - 1};
-      if (row_[size(b)] == kNone) {
+      if (row_[size(b)] == none) {
         wrong = written(id);
       } else if (changed_.row() != nullptr && b == item_) {
         wrong = follows(id);
@@ -198,8 +177,6 @@ class RecurrenceGuard : public GuardImpl {
   }
 
  private:
-  static constexpr std::size_t kNone = SIZE_MAX;
-
   [[nodiscard]] std::optional<std::string> follows(const RowId& id) {
     const LastStep& step = truth_.last_steps[step_[size(id.batch)]];
     const auto width = static_cast<std::int64_t>(w_x_.size());

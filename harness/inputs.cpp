@@ -7,10 +7,10 @@
 namespace attn {
 namespace {
 
-constexpr std::uint64_t kGamma = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio, odd
+constexpr std::uint64_t gamma = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio, odd
 
 // SplitMix64's finaliser (Stafford's variant 13): a bijection of 64 bits whose outputs at multiples
-// of kGamma pass BigCrush. Branch-free, so the loops below vectorise.
+// of gamma pass BigCrush. Branch-free, so the loops below vectorise.
 constexpr std::uint64_t mix(std::uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
   z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
@@ -27,13 +27,13 @@ inline double unit(std::uint64_t bits32) {
 // -ln(u) for u in (0, 1): u = m 2^e with m in [1/sqrt 2, sqrt 2), ln m = 2 artanh((m - 1) / (m +
 // 1)). The series stops where its rest is below 1e-13.
 inline double minus_log(double u) {
-  constexpr std::uint64_t kSqrtHalf = 0x3fe6a09e667f3bcd;
-  const std::uint64_t shifted = std::bit_cast<std::uint64_t>(u) - kSqrtHalf;
+  constexpr std::uint64_t sqrt_half = 0x3fe6a09e667f3bcd;
+  const std::uint64_t shifted = std::bit_cast<std::uint64_t>(u) - sqrt_half;
   const auto exponent = static_cast<std::int64_t>(shifted) >> 52;
-  const double m = std::bit_cast<double>((shifted & 0x000fffffffffffff) + kSqrtHalf);
+  const double m = std::bit_cast<double>((shifted & 0x000fffffffffffff) + sqrt_half);
   // The exponent as a double, again without a conversion: a small integer on top of 1.5 * 2^52.
-  constexpr double kMagic = 6755399441055744.0;
-  const double e = std::bit_cast<double>(std::bit_cast<std::int64_t>(kMagic) + exponent) - kMagic;
+  constexpr double magic = 6755399441055744.0;
+  const double e = std::bit_cast<double>(std::bit_cast<std::int64_t>(magic) + exponent) - magic;
   const double s = (m - 1.0) / (m + 1.0);
   const double t = s * s;
   const double series =
@@ -41,8 +41,8 @@ inline double minus_log(double u) {
       t * (1.0 / 3 +
            t * (1.0 / 5 +
                 t * (1.0 / 7 + t * (1.0 / 9 + t * (1.0 / 11 + t * (1.0 / 13 + t * (1.0 / 15)))))));
-  constexpr double kLn2 = 0.69314718055994530942;
-  return -(2.0 * s * series + e * kLn2);
+  constexpr double ln2 = 0.69314718055994530942;
+  return -(2.0 * s * series + e * ln2);
 }
 
 struct Direction {
@@ -52,8 +52,8 @@ struct Direction {
 // A point of the unit circle: the two highest of 32 bits choose a quadrant, the others an angle in
 // (-pi/4, pi/4), where the Taylor polynomials are good to 1e-13.
 inline Direction direction(std::uint64_t bits32) {
-  constexpr double kHalfPi = 1.57079632679489661923;
-  const double x = (unit((bits32 << 2) & 0xffffffff) - 0.5) * kHalfPi;
+  constexpr double half_pi = 1.57079632679489661923;
+  const double x = (unit((bits32 << 2) & 0xffffffff) - 0.5) * half_pi;
   const double t = x * x;
   const double s =
       x * (1 + t * (-1.0 / 6 +
@@ -85,8 +85,8 @@ inline void normal_pair(std::uint64_t bits, double scale, float& first, float& s
 // Where the stream of one row starts. Streams are pieces of one cycle of 2^64; that two of a
 // million rows of a thousand elements overlap has a chance of 1e-4.
 std::uint64_t row_key(std::uint64_t seed, TensorId tensor, std::int64_t row) {
-  const std::uint64_t stream = mix(seed + kGamma) ^ (static_cast<std::uint64_t>(tensor) + 1);
-  return mix(mix(stream) + static_cast<std::uint64_t>(row) * kGamma);
+  const std::uint64_t stream = mix(seed + gamma) ^ (static_cast<std::uint64_t>(tensor) + 1);
+  return mix(mix(stream) + static_cast<std::uint64_t>(row) * gamma);
 }
 
 void fill_normal(std::uint64_t key, double scale, float* values, std::size_t count) {
@@ -95,18 +95,18 @@ void fill_normal(std::uint64_t key, double scale, float* values, std::size_t cou
   // may have to set errno is control flow.
 #pragma omp simd
   for (std::size_t i = 0; i < pairs; ++i) {
-    normal_pair(mix(key + i * kGamma), scale, values[2 * i], values[2 * i + 1]);
+    normal_pair(mix(key + i * gamma), scale, values[2 * i], values[2 * i + 1]);
   }
   if (count % 2 != 0) {
     float unused = 0;
-    normal_pair(mix(key + pairs * kGamma), scale, values[count - 1], unused);
+    normal_pair(mix(key + pairs * gamma), scale, values[count - 1], unused);
   }
 }
 
 void fill_uniform(std::uint64_t key, double scale, float* values, std::size_t count) {
 #pragma omp simd
   for (std::size_t i = 0; i < count; ++i) {
-    const double u = unit(mix(key + i * kGamma) >> 32);
+    const double u = unit(mix(key + i * gamma) >> 32);
     values[i] = static_cast<float>(scale * (2.0 * u - 1.0));
   }
 }
@@ -130,7 +130,7 @@ void fill_row(std::uint64_t seed, TensorId tensor, std::int64_t row, InputDist d
 }
 
 std::uint64_t random_bits(std::uint64_t seed, std::uint64_t counter) {
-  return mix(mix(seed + kGamma) + (counter + 1) * kGamma);
+  return mix(mix(seed + gamma) + (counter + 1) * gamma);
 }
 
 }  // namespace attn

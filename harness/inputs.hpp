@@ -11,7 +11,9 @@ enum class InputDist { normal, uniform, zeros };  // N(0,1); uniform on [-1, 1];
 
 enum class TensorId : std::uint32_t { q, k, v, x, context, w_q, w_k, w_v, w_o, w, u, b, change };
 
-// Fills one row with values of the distribution times `scale`.
+// Fills one row with values of the distribution times `scale`. The row of token t of q, k and v is
+// (b * heads + h) * n + t, of x and context b * n + t, of weights the output's number; b is one
+// row. Normal values are N(0,1) by Box and Muller, up to 6.7 standard deviations.
 void fill_row(std::uint64_t seed, TensorId tensor, std::int64_t row, InputDist dist, double scale,
               std::span<float> values);
 

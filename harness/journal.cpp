@@ -53,19 +53,22 @@ std::optional<Event> parse_event(std::string_view line) {
 
 }  // namespace
 
-Journal::Journal(const std::string& path, const std::string& run_id) : path_(path), run_id_(run_id) {
+Journal::Journal(const std::string& path, const std::string& run_id)
+    : path_(path), run_id_(run_id) {
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) file_error(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     ::close(fd_);
-    usage_error(fmt::format("another run is writing {}; wait for it or choose another --out", path));
+    usage_error(
+        fmt::format("another run is writing {}; wait for it or choose another --out", path));
   }
   const std::string text = read_file(path);
   const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
   if (whole < text.size() && ::ftruncate(fd_, static_cast<off_t>(whole)) != 0) {
     file_error(fmt::format("cannot cut the torn last line of {}: {}", path, std::strerror(errno)));
   }
-  if (whole == 0 && ::write(fd_, header.data(), header.size()) != static_cast<ssize_t>(header.size())) {
+  if (whole == 0 &&
+      ::write(fd_, header.data(), header.size()) != static_cast<ssize_t>(header.size())) {
     file_error(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
   }
 }
@@ -76,14 +79,15 @@ void Journal::append(const Event& event) {
   const auto text = [](const std::optional<int>& value) {
     return value ? std::to_string(*value) : std::string();
   };
-  const std::string line =
-      csv_line({run_id_, event.point_id, std::string(kind_words[static_cast<std::size_t>(event.kind)]),
-                std::to_string(event.process), text(event.round), text(event.position),
-                event.time_s ? csv_number(*event.time_s) : "", "", "", event.detail.dump()});
+  const std::string line = csv_line(
+      {run_id_, event.point_id, std::string(kind_words[static_cast<std::size_t>(event.kind)]),
+       std::to_string(event.process), text(event.round), text(event.position),
+       event.time_s ? csv_number(*event.time_s) : "", "", "", event.detail.dump()});
   const ssize_t written = ::write(fd_, line.data(), line.size());
   if (written == static_cast<ssize_t>(line.size())) return;
-  file_error(fmt::format("cannot append to {}: {}; what was measured before is kept, `--resume` goes on",
-                         path_, written < 0 ? std::strerror(errno) : "the disk is full"));
+  file_error(
+      fmt::format("cannot append to {}: {}; what was measured before is kept, `--resume` goes on",
+                  path_, written < 0 ? std::strerror(errno) : "the disk is full"));
 }
 
 void Journal::sync() { ::fdatasync(fd_); }
@@ -148,8 +152,8 @@ RunState replay(const std::vector<Event>& events) {
         break;
       case Event::Kind::sample:
         if (suspect.contains({event.process, *event.round})) break;
-        point.samples.push_back({event.process, *event.round, *event.time_s,
-                                 event.detail.value("cache", "warm")});
+        point.samples.push_back(
+            {event.process, *event.round, *event.time_s, event.detail.value("cache", "warm")});
         break;
       case Event::Kind::offence:
         ++point.offences;

@@ -4,8 +4,9 @@
 // One `write` a line, so that a kill at any moment loses at most the line under way. Events:
 //   check    the verifying call of a point in one process; detail: what it found
 //   sample   one timed call; detail: its cache mode
-//   finish   the end of a point; detail: status, reason, what stopped it. Status "resumed" reopens it
-//   offence  a mismatch, crash, hang or kill; the worker ends with it. All samples that its process took
+//   finish   the end of a point; detail: status, reason, what stopped it. Status "resumed" reopens
+//   it offence  a mismatch, crash, hang or kill; the worker ends with it. All samples that its
+//   process took
 //            in the same round are suspect: left out of every statistic and taken again
 #pragma once
 
@@ -35,8 +36,8 @@ struct Event {
 
 class Journal {
  public:
-  // Opens or creates the file, takes a lock that ends with the last process that holds it, and cuts a
-  // torn last line off. Throws CommandError (file; usage when another run holds the lock).
+  // Opens or creates the file, takes a lock that ends with the last process that holds it, and cuts
+  // a torn last line off. Throws CommandError (file; usage when another run holds the lock).
   Journal(const std::string& path, const std::string& run_id);
   ~Journal();
   Journal(const Journal&) = delete;
@@ -78,7 +79,7 @@ struct PointState {
 };
 
 struct RunState {
-  std::map<std::string, PointState> points;                // by point_id
+  std::map<std::string, PointState> points;                 // by point_id
   std::map<std::string, std::vector<double>> roof_samples;  // by "roof:kind:dtype:threads"
   int processes = 0;                                        // workers started so far
 };

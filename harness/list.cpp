@@ -58,9 +58,9 @@ std::string backends_text() {
     text += fmt::format("{:<18} {:<10} {:<30} {}\n", entry.name,
                         entry.built() ? name_of(entry.backend.family) : "",
                         entry.built() ? flags_of(entry.backend) : "",
-                        !entry.built()  ? "not built: " + why
-                        : why.empty()   ? "runs"
-                                        : "built, unavailable: " + why);
+                        !entry.built() ? "not built: " + why
+                        : why.empty()  ? "runs"
+                                       : "built, unavailable: " + why);
   }
   return text;
 }
@@ -72,7 +72,8 @@ std::string list_text(const std::string& what) {
   std::string text;
   if (what == "presets") {
     for (const PresetInfo& preset : list_presets()) {
-      text += fmt::format("{:<14} {:<6} {}\n", preset.name, preset.sweep ? "sweep" : "shape", preset.about);
+      text += fmt::format("{:<14} {:<6} {}\n", preset.name, preset.sweep ? "sweep" : "shape",
+                          preset.about);
     }
   } else if (what == "columns") {
     for (const ColumnInfo& column : list_columns()) {
@@ -87,12 +88,15 @@ std::string list_text(const std::string& what) {
 }
 
 json list_json() {
-  json document = {{"build_id", ATTN_BUILD_ID}, {"source_id", ATTN_SOURCE_ID}, {"git_sha", ATTN_GIT_SHA},
+  json document = {{"build_id", ATTN_BUILD_ID},
+                   {"source_id", ATTN_SOURCE_ID},
+                   {"git_sha", ATTN_GIT_SHA},
                    {"env_id", env_id(read_machine())}};
   document["cpu_model"] = read_machine().cpu_model;
   for (const Entry& entry : registry()) {
     const std::string why = why_not(entry);
-    json item = {{"name", entry.name}, {"built", entry.built()}, {"runs", why.empty()}, {"reason", why}};
+    json item = {
+        {"name", entry.name}, {"built", entry.built()}, {"runs", why.empty()}, {"reason", why}};
     if (entry.built()) {
       const Backend& backend = entry.backend;
       item["family"] = name_of(backend.family);
@@ -104,8 +108,9 @@ json list_json() {
     document["backends"].push_back(item);
   }
   for (const PresetInfo& preset : list_presets()) {
-    document["presets"].push_back(
-        {{"name", preset.name}, {"kind", preset.sweep ? "sweep" : "shape"}, {"about", preset.about}});
+    document["presets"].push_back({{"name", preset.name},
+                                   {"kind", preset.sweep ? "sweep" : "shape"},
+                                   {"about", preset.about}});
   }
   for (const ColumnInfo& column : list_columns()) {
     document["columns"].push_back(

@@ -8,6 +8,6 @@
 namespace attn {
 
 std::string list_text(const std::string& what);  // backends, presets, columns or statuses
-nlohmann::json list_json();                       // all of them, with the identity of the build
+nlohmann::json list_json();                      // all of them, with the identity of the build
 
 }  // namespace attn

@@ -69,7 +69,7 @@ std::string field(const std::map<std::string, std::string>& fields, const std::s
   return found == fields.end() ? std::string() : found->second;
 }
 
-// A line of /proc/meminfo or /proc/self/status: "VmHWM:  1234 kB".
+// A line of /proc/meminfo or /proc/self/status: "VmHWM:  1234 b".
 std::int64_t kilobytes(const std::string& path, const std::string& key) {
   return to_bytes(field(fields(path, ':'), key)).value_or(0) * 1024;
 }

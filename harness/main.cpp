@@ -24,18 +24,21 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-std::string compact_utc() { return fmt::format("{:%Y%m%dT%H%M%SZ}", fmt::gmtime(std::time(nullptr))); }
+std::string compact_utc() {
+  return fmt::format("{:%Y%m%dT%H%M%SZ}", fmt::gmtime(std::time(nullptr)));
+}
 
 void filter_points(std::vector<Point>& points, const std::string& pattern) {
   try {
     const std::regex expression(pattern);
-    std::erase_if(points, [&](const Point& point) { return !std::regex_search(point.label(), expression); });
+    std::erase_if(
+        points, [&](const Point& point) { return !std::regex_search(point.label(), expression); });
   } catch (const std::regex_error&) {
     usage_error(fmt::format("--benchmark_filter: \"{}\" is no regular expression", pattern));
   }
   if (points.empty()) {
-    usage_error(fmt::format("--benchmark_filter: no point matches \"{}\"; --benchmark_list_tests names them",
-                            pattern));
+    usage_error(fmt::format(
+        "--benchmark_filter: no point matches \"{}\"; --benchmark_list_tests names them", pattern));
   }
 }
 
@@ -58,46 +61,53 @@ void parse(CLI::App& app, Words args) {
 RunRequest parse_run(Words args) {
   RunRequest request;
   request.benchmark = take_benchmark_flags(args);
-  CLI::App app{"Checks every chosen backend against a float64 reference, times it and writes CSV.\n"
-               "Without axes it is the default sweep; with any it is one grid of the given axes.",
-               "attnbench run"};
+  CLI::App app{
+      "Checks every chosen backend against a float64 reference, times it and writes CSV.\n"
+      "Without axes it is the default sweep; with any it is one grid of the given axes.",
+      "attnbench run"};
   add_run_options(app, request);
-  app.footer("Example: attnbench run --only 'cpu.*' --n 128:1k --heads 1 --threads 1 --out out/first\n"
-             "Then:    attnplot report out/first");
+  app.footer(
+      "Example: attnbench run --only 'cpu.*' --n 128:1k --heads 1 --threads 1 --out out/first\n"
+      "Then:    attnplot report out/first");
   parse(app, args);
   return request;
 }
 
-// Opens the run's folder: fresh, or with --resume the one that is there, whose arguments then count.
+// Opens the run's folder: fresh, or with --resume the one that is there, whose arguments then
+// count.
 Sweep open_run(RunRequest& request, const Words& args) {
   Sweep sweep;
   sweep.machine = read_machine();
-  sweep.argv = args;
+  sweep.argv = measuring_arguments(args);
   sweep.dir = request.out.value_or("out/" + compact_utc());
   sweep.started_utc = utc_now();
   sweep.run_id = fmt::format("{}-{:06x}", compact_utc(),
                              random_bits(static_cast<std::uint64_t>(std::time(nullptr)),
-                                         static_cast<std::uint64_t>(getpid())) >> 40);
+                                         static_cast<std::uint64_t>(getpid())) >>
+                                 40);
   const std::string journal = sweep.dir + "/samples.csv";
   const bool exists = std::filesystem::exists(journal);
   if (request.resume) {
     if (!request.out) usage_error("--resume: say which run with --out DIR");
     if (!exists || !std::filesystem::exists(sweep.dir + "/run.json")) {
-      usage_error(fmt::format("--resume: {} holds no run; leave out --resume to start one", sweep.dir));
+      usage_error(
+          fmt::format("--resume: {} holds no run; leave out --resume to start one", sweep.dir));
     }
     const auto stored = nlohmann::json::parse(read_file(sweep.dir + "/run.json"), nullptr, false);
     if (stored.is_discarded() || !stored.contains("argv")) {
       file_error(fmt::format("{}/run.json is not the record of a run", sweep.dir));
     }
     if (stored["env_id"] != env_id(sweep.machine) || stored["build_id"] != ATTN_BUILD_ID) {
-      usage_error(fmt::format("--resume: {} was measured on machine {} with build {}, here they are {} and "
-                              "{}; start a new run",
-                              sweep.dir, stored["env_id"].get<std::string>(),
-                              stored["build_id"].get<std::string>(), env_id(sweep.machine), ATTN_BUILD_ID));
+      usage_error(
+          fmt::format("--resume: {} was measured on machine {} with build {}, here they are {} and "
+                      "{}; start a new run",
+                      sweep.dir, stored["env_id"].get<std::string>(),
+                      stored["build_id"].get<std::string>(), env_id(sweep.machine), ATTN_BUILD_ID));
     }
     const Words before = stored["argv"].get<Words>();
-    if (!measuring_arguments(args).empty() && measuring_arguments(args) != measuring_arguments(before)) {
-      usage_error("--resume: the other options differ from those the run was started with; leave them out");
+    if (!sweep.argv.empty() && sweep.argv != before) {
+      usage_error(
+          "--resume: the other options differ from those the run was started with; leave them out");
     }
     const RunRequest given = request;
     request = parse_run(before);
@@ -108,7 +118,8 @@ Sweep open_run(RunRequest& request, const Words& args) {
     sweep.run_id = stored["run_id"];
     sweep.started_utc = stored["started_utc"];
   } else if (exists) {
-    usage_error(fmt::format("--out: {} holds a run already; add --resume or choose another folder", sweep.dir));
+    usage_error(fmt::format("--out: {} holds a run already; add --resume or choose another folder",
+                            sweep.dir));
   }
   finish_request(request, sweep.machine);
   sweep.points = make_plan(request.plan);
@@ -140,7 +151,8 @@ void print_summary(const Sweep& sweep, const RunState& state) {
     }
     const Status status = found->second.status();
     ++counts[name_of(status)];
-    if (status == Status::ok || status == Status::unsupported || status == Status::unavailable) continue;
+    if (status == Status::ok || status == Status::unsupported || status == Status::unavailable)
+      continue;
     fmt::print("{:<14} {}: {}\n", name_of(status), point.label(),
                found->second.finish->detail.value("reason", ""));
   }
@@ -175,7 +187,9 @@ Exit command_run(const Words& args) {
     print_summary(sweep, result.state);
   }
   if (result.code == Exit::interrupted || result.code == Exit::terminated) {
-    fmt::print(stderr, "attnbench: interrupted; what was measured is kept, go on with `attnbench run --resume --out {}`\n",
+    fmt::print(stderr,
+               "attnbench: interrupted; what was measured is kept, go on with `attnbench run "
+               "--resume --out {}`\n",
                sweep.dir);
   }
   return result.code;
@@ -187,9 +201,10 @@ Exit command_compare(const Words& args) {
   std::string b;
   std::string threshold_text = "2%";
   std::string fail_on;
-  CLI::App app{"Times two backends on the same problems in the same rounds and pairs them:\n"
-               "the ratio is time of A over time of B, its interval comes from the rounds' ratios.",
-               "attnbench compare"};
+  CLI::App app{
+      "Times two backends on the same problems in the same rounds and pairs them:\n"
+      "the ratio is time of A over time of B, its interval comes from the rounds' ratios.",
+      "attnbench compare"};
   app.add_option("A", a, "backend")->required();
   app.add_option("B", b, "backend it is held against")->required();
   add_run_options(app, request);
@@ -203,7 +218,8 @@ Exit command_compare(const Words& args) {
   }
   if (a == b) usage_error(fmt::format("compare: A and B are both {}; name two backends", a));
   const double threshold = parse_share("--threshold", threshold_text);
-  if (request.plan.axes.empty() && request.plan.presets.empty()) request.plan.axes["n"] = "128,512,2048";
+  if (request.plan.axes.empty() && request.plan.presets.empty())
+    request.plan.axes["n"] = "128,512,2048";
   const bool keep = request.out.has_value();
   if (!keep) request.out = fmt::format("out/compare-{}-{}", compact_utc(), getpid());
 
@@ -219,16 +235,18 @@ Exit command_compare(const Words& args) {
   const SweepResult result = run_sweep(sweep, request.resume);
 
   const auto comparisons = compare_points(sweep, result.state, threshold);
-  fmt::print("{:<52} {:>11} {:>11} {:>9} {:>18}  {}\n", "problem", "A, s", "B, s", "A/B", "95 % interval",
-             "A is");
+  fmt::print("{:<52} {:>11} {:>11} {:>9} {:>18}  {}\n", "problem", "A, s", "B, s", "A/B",
+             "95 % interval", "A is");
   bool slower = false;
   for (const Comparison& c : comparisons) {
-    fmt::print("{:<52} {:>11.4g} {:>11.4g} {:>9.3f} {:>18}  {}\n", c.label, c.seconds_a, c.seconds_b, c.ratio,
+    fmt::print("{:<52} {:>11.4g} {:>11.4g} {:>9.3f} {:>18}  {}\n", c.label, c.seconds_a,
+               c.seconds_b, c.ratio,
                c.ratio_lo > 0 ? fmt::format("[{:.3f}, {:.3f}]", c.ratio_lo, c.ratio_hi) : "none",
                c.verdict);
     slower = slower || c.verdict == "slower";
   }
-  fmt::print("A = {}, B = {}, {} rounds, threshold {:.1f} %\n", a, b, sweep.options.rounds, 100 * threshold);
+  fmt::print("A = {}, B = {}, {} rounds, threshold {:.1f} %\n", a, b, sweep.options.rounds,
+             100 * threshold);
   if (comparisons.empty() || result.code != Exit::good) print_summary(sweep, result.state);
   if (!keep) std::filesystem::remove_all(sweep.dir);
   if (result.code != Exit::good) return result.code;
@@ -250,8 +268,10 @@ Exit command_list(const Words& args) {
 
 constexpr std::string_view usage =
     "attnbench measures implementations of attention: checked first, then timed.\n\n"
-    "  attnbench list [backends|presets|columns|statuses] [--json]   what exists, what is built, why not\n"
-    "  attnbench run [options]                                       a sweep; `run --help` teaches it\n"
+    "  attnbench list [backends|presets|columns|statuses] [--json]   what exists, what is built, "
+    "why not\n"
+    "  attnbench run [options]                                       a sweep; `run --help` teaches "
+    "it\n"
     "  attnbench compare A B [options]                               faster, slower or undecided\n"
     "  attnbench --version\n\n"
     "Exit codes: 0 good, 1 wrong result, 2 usage, 3 regression, 4 nothing measured, 5 too noisy,\n"
@@ -259,7 +279,8 @@ constexpr std::string_view usage =
     "attnplot reads what run writes.\n";
 
 Exit dispatch(const Words& words) {
-  if (words.empty()) usage_error("say what to do: list, run or compare; `attnbench --help` explains");
+  if (words.empty())
+    usage_error("say what to do: list, run or compare; `attnbench --help` explains");
   const Words rest(words.begin() + 1, words.end());
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     fmt::print("{}", usage);

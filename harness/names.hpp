@@ -32,9 +32,9 @@ enum class Status {
 template <class E>
 struct Names;  // specialised: `table`, pairs of value and word
 
-#define ATTN_NAMES(Enum, ...)                                                   \
-  template <>                                                                   \
-  struct Names<Enum> {                                                          \
+#define ATTN_NAMES(Enum, ...)                                                                    \
+  template <>                                                                                    \
+  struct Names<Enum> {                                                                           \
     static constexpr auto table = std::to_array<std::pair<Enum, std::string_view>>(__VA_ARGS__); \
   }
 ATTN_NAMES(Scope, {{Scope::core, "core"}, {Scope::layer, "layer"}});

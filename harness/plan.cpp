@@ -55,9 +55,10 @@ std::vector<const Entry*> select(const Selection& selection) {
       if (matches_glob(glob, name)) hits.insert(name);
     }
     if (hits.empty()) {
-      usage_error(fmt::format("{}: no backend is called \"{}\"; the nearest is {}, `attnbench list` "
-                              "names all",
-                              option, glob, nearest(glob, names)));
+      usage_error(
+          fmt::format("{}: no backend is called \"{}\"; the nearest is {}, `attnbench list` "
+                      "names all",
+                      option, glob, nearest(glob, names)));
     }
     return hits;
   };
@@ -73,7 +74,8 @@ std::vector<const Entry*> select(const Selection& selection) {
   for (const Entry& entry : registry()) {
     if (chosen.contains(entry.name)) entries.push_back(&entry);
   }
-  if (entries.empty()) usage_error("--only and --skip leave no backend; `attnbench list` names all");
+  if (entries.empty())
+    usage_error("--only and --skip leave no backend; `attnbench list` names all");
   return entries;
 }
 
@@ -101,12 +103,15 @@ class Grid {
     const bool fit = fitted || (fit_long_curves && n_values.size() >= 7);
     for (const Entry* entry : entries) {
       std::vector<Problem> problems = {base_problem()};
-      const auto cross = [&](auto member, auto values) { problems = product(problems, member, values); };
+      const auto cross = [&](auto member, auto values) {
+        problems = product(problems, member, values);
+      };
       const auto text_of = [](std::int64_t value) { return std::to_string(value); };
       cross(&Problem::mask, [&](const Problem&) { return masks(); });
       cross(&Problem::batch, [&](const Problem&) { return axis("batch", "1", 0); });
       cross(&Problem::heads, [&](const Problem&) { return axis("heads", "4", 1); });
-      cross(&Problem::heads_kv, [&](const Problem& p) { return axis("heads-kv", text_of(p.heads), 1); });
+      cross(&Problem::heads_kv,
+            [&](const Problem& p) { return axis("heads-kv", text_of(p.heads), 1); });
       cross(&Problem::head_dim, [&](const Problem&) { return axis("head-dim", "64", 1); });
       cross(&Problem::head_dim_v,
             [&](const Problem& p) { return axis("head-dim-v", text_of(p.head_dim), 1); });
@@ -119,8 +124,8 @@ class Grid {
       for (Problem& p : problems) {
         if (p.n_kv > n_max) continue;
         if (p.heads % p.heads_kv != 0) {
-          usage_error(fmt::format("--heads-kv: {} does not divide --heads {}; use a divisor", p.heads_kv,
-                                  p.heads));
+          usage_error(fmt::format("--heads-kv: {} does not divide --heads {}; use a divisor",
+                                  p.heads_kv, p.heads));
         }
         p.n_q = axis("n-q", p.regime == Regime::decode ? "1" : text_of(p.n_kv), 0).front();
         p.n_kv = axis("n-kv", text_of(p.n_kv), 0).front();
@@ -222,10 +227,11 @@ class Grid {
     point.key = fmt::format(
         "{}|{}|{}|{}|t{}|{}|nq{}|nkv{}|b{}|h{}|hkv{}|d{}|dv{}|dm{}|wo{}|w{}|{}|s{}|{}|{}|seed{}",
         entry.name, name_of(p.scope), name_of(p.regime),
-        p.memory == Memory::device ? "device" : "cpu", p.threads, name_of(point.cache), p.n_q, p.n_kv,
-        p.batch, p.heads, p.heads_kv, p.head_dim, p.head_dim_v, p.d_model, p.output_projection,
-        p.width, p.mask == Mask::causal ? "causal" : "full", p.scale ? fmt::format("{}", *p.scale) : "",
-        name_of(p.dtype), name_of(point.dist), point.seed);
+        p.memory == Memory::device ? "device" : "cpu", p.threads, name_of(point.cache), p.n_q,
+        p.n_kv, p.batch, p.heads, p.heads_kv, p.head_dim, p.head_dim_v, p.d_model,
+        p.output_projection, p.width, p.mask == Mask::causal ? "causal" : "full",
+        p.scale ? fmt::format("{}", *p.scale) : "", name_of(p.dtype), name_of(point.dist),
+        point.seed);
     point.id = fmt::format("{:012x}", hash_text(point.key) >> 16);
     return point;
   }
@@ -250,8 +256,9 @@ bool takes_part(const Entry& entry, const json& part) {
 // The axis values of a part or shape: its keys with dashes for underscores, all as text.
 Axes axes_of(const json& object) {
   Axes axes;
-  for (const char* name : {"scope", "regime", "batch", "heads", "heads_kv", "head_dim", "head_dim_v",
-                           "d_model", "output_projection", "n", "n_q", "n_kv", "threads", "causal"}) {
+  for (const char* name :
+       {"scope", "regime", "batch", "heads", "heads_kv", "head_dim", "head_dim_v", "d_model",
+        "output_projection", "n", "n_q", "n_kv", "threads", "causal"}) {
     if (!object.contains(name)) continue;
     std::string option = name;
     std::replace(option.begin(), option.end(), '_', '-');
@@ -304,8 +311,9 @@ std::string Point::label() const {
   const Problem& p = problem;
   std::string text = fmt::format("{}/{}", entry->name, name_of(p.scope));
   if (p.regime == Regime::decode) text += "/decode";
-  text += p.n_q == p.n_kv || p.regime == Regime::decode ? fmt::format("/n:{}", p.n_kv)
-                                                        : fmt::format("/n_q:{}/n_kv:{}", p.n_q, p.n_kv);
+  text += p.n_q == p.n_kv || p.regime == Regime::decode
+              ? fmt::format("/n:{}", p.n_kv)
+              : fmt::format("/n_q:{}/n_kv:{}", p.n_q, p.n_kv);
   text += fmt::format("/batch:{}", p.batch);
   if (!entry->built() || has_heads(family())) {
     text += fmt::format("/heads:{}/heads_kv:{}/head_dim:{}", p.heads, p.heads_kv, p.head_dim);
@@ -318,13 +326,13 @@ std::string Point::label() const {
 
 std::string Point::repro_command() const {
   const Problem& p = problem;
-  std::string text =
-      fmt::format("attnbench run --only {} --scope {} --regime {} --n {} --batch {}", entry->name,
-                  name_of(p.scope), name_of(p.regime), p.n_kv, p.batch);
-  if (p.regime == Regime::prefill ? p.n_q != p.n_kv : p.n_q != 1) text += fmt::format(" --n-q {}", p.n_q);
+  std::string text = fmt::format("attnbench run --only {} --scope {} --regime {} --n {} --batch {}",
+                                 entry->name, name_of(p.scope), name_of(p.regime), p.n_kv, p.batch);
+  if (p.regime == Regime::prefill ? p.n_q != p.n_kv : p.n_q != 1)
+    text += fmt::format(" --n-q {}", p.n_q);
   if (!entry->built() || has_heads(family())) {
-    text += fmt::format(" --heads {} --heads-kv {} --head-dim {} --head-dim-v {}", p.heads, p.heads_kv,
-                        p.head_dim, p.head_dim_v);
+    text += fmt::format(" --heads {} --heads-kv {} --head-dim {} --head-dim-v {}", p.heads,
+                        p.heads_kv, p.head_dim, p.head_dim_v);
     if (p.mask == Mask::causal) text += " --causal true";
     if (p.scale) text += fmt::format(" --scale {}", *p.scale);
     if (p.scope == Scope::layer) {
@@ -357,8 +365,9 @@ std::vector<Point> make_plan(const PlanOptions& options) {
   for (const std::string& name : names) {
     if (presets()["sweeps"].contains(name)) {
       if (!options.axes.empty()) {
-        usage_error(fmt::format("--preset {} is a whole sweep and takes no axis options; leave out --{}",
-                                name, options.axes.begin()->first));
+        usage_error(
+            fmt::format("--preset {} is a whole sweep and takes no axis options; leave out --{}",
+                        name, options.axes.begin()->first));
       }
       expand_sweep(options, name, entries, points);
       continue;
@@ -382,7 +391,8 @@ std::vector<Point> make_plan(const PlanOptions& options) {
   }
   std::set<std::string> seen;
   std::erase_if(points, [&](const Point& point) { return !seen.insert(point.id).second; });
-  if (points.empty()) usage_error("the selection is empty: no chosen backend takes part; widen --only");
+  if (points.empty())
+    usage_error("the selection is empty: no chosen backend takes part; widen --only");
   return points;
 }
 

@@ -12,17 +12,17 @@
 namespace attn::reference {
 namespace {
 
-constexpr double kAllRowsFlops = 1e8;  // about 30 ms in float64
-constexpr std::int64_t kCoreRows = 64;
+constexpr double all_rows_flops = 1e8;  // about 30 ms in float64
+constexpr std::int64_t core_rows = 64;
 
 // Where implementations go wrong: the ends, and the edges of tiles. After the fixed ones, edges of
 // tiles anywhere in the sequence.
 std::int64_t candidate(std::uint64_t number, std::int64_t n) {
-  constexpr std::uint64_t kFixed = 19;
+  constexpr std::uint64_t fixed = 19;
   if (number == 0) return 0;
   std::int64_t tile = std::int64_t{16} << ((number - 1) / 3 % 6);
   std::int64_t multiple = 1;
-  if (number >= kFixed) {
+  if (number >= fixed) {
     const std::uint64_t lot = random_bits(0x726f7773, number);
     while (tile > n && tile > 1) tile /= 2;
     multiple = 1 + static_cast<std::int64_t>(lot % static_cast<std::uint64_t>(n / tile));
@@ -38,7 +38,7 @@ Sample sample_rows(std::int64_t batch, std::int64_t heads, std::int64_t n_q, dou
   Sample sample;
   const std::int64_t pairs = batch * heads;
   if (pairs == 0 || n_q == 0) return {{}, true};
-  sample.all = static_cast<double>(pairs * n_q) * flops_per_row <= kAllRowsFlops;
+  sample.all = static_cast<double>(pairs * n_q) * flops_per_row <= all_rows_flops;
   const std::int64_t wanted = std::max<std::int64_t>(2, (at_least + pairs - 1) / pairs);
   std::uint64_t dealt = 0;
   for (std::int64_t b = 0; b < batch; ++b) {
@@ -73,7 +73,7 @@ std::vector<float> core(const Problem& problem, const Io& io, Shape::Truth& trut
       std::max(1.0, static_cast<double>(problem.batch) * static_cast<double>(problem.n_q));
   const double flops_per_row =
       2 * pairs_per_row * static_cast<double>(problem.head_dim + problem.head_dim_v);
-  Sample sample = sample_rows(problem.batch, problem.heads, problem.n_q, flops_per_row, kCoreRows);
+  Sample sample = sample_rows(problem.batch, problem.heads, problem.n_q, flops_per_row, core_rows);
   truth.mode = sample.all ? "all rows" : "sampled rows";
   truth.rows = std::move(sample.rows);
   truth.width = problem.head_dim_v;
@@ -187,11 +187,11 @@ Shape::Truth compute(const Problem& problem, Family family, const Io& io) {
 }
 
 double error_bound(DType dtype, double plain_error) {
-  constexpr double kEpsilonBf16 = 0x1p-7;
-  constexpr double kEpsilonF16 = 0x1p-10;
+  constexpr double epsilon_bf16 = 0x1p-7;
+  constexpr double epsilon_f16 = 0x1p-10;
   double floor = 2e-6;
-  if (dtype == DType::bf16) floor = 2 * kEpsilonBf16;
-  if (dtype == DType::f16) floor = 2 * kEpsilonF16;
+  if (dtype == DType::bf16) floor = 2 * epsilon_bf16;
+  if (dtype == DType::f16) floor = 2 * epsilon_f16;
   return 8 * plain_error + floor;
 }
 

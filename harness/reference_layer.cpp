@@ -9,7 +9,7 @@
 namespace attn::reference {
 namespace {
 
-constexpr std::int64_t kLayerRows = 16;
+constexpr std::int64_t layer_rows = 16;
 
 const float* weights(const void* w) { return static_cast<const float*>(w); }
 
@@ -125,7 +125,7 @@ std::vector<float> attention_layer(const Problem& p, const Io& io, Shape::Truth&
       (static_cast<double>(p.pairs()) / rows * static_cast<double>(p.head_dim + p.head_dim_v) +
        static_cast<double>(p.d_model) *
            static_cast<double>(p.head_dim + (p.output_projection ? p.head_dim_v : 0)));
-  Sample sample = sample_rows(p.batch, 1, p.n_q, flops_per_row, kLayerRows);
+  Sample sample = sample_rows(p.batch, 1, p.n_q, flops_per_row, layer_rows);
   truth.mode = sample.all ? "all rows" : "sampled rows";
   truth.rows = std::move(sample.rows);
   truth.width = p.output_projection ? p.d_model : p.heads * p.head_dim_v;

@@ -89,7 +89,7 @@ class Matrix {
   Matrix(const float* weights, std::int64_t outputs, std::int64_t inputs)
       : outputs_(outputs),
         inputs_(inputs),
-        padded_((outputs + kBlock - 1) / kBlock * kBlock),
+        padded_((outputs + block - 1) / block * block),
         data_(static_cast<std::size_t>(padded_ * inputs)) {
     for (std::int64_t o = 0; o < outputs; ++o) {
       for (std::int64_t i = 0; i < inputs; ++i) {
@@ -110,21 +110,21 @@ class Matrix {
 
  private:
   // Four tokens by 256 bytes of outputs are 16 accumulators of the widest registers.
-  static constexpr std::int64_t kBlock = 256 / sizeof(T);
+  static constexpr std::int64_t block = 256 / sizeof(T);
 
   template <int tokens, class X>
   void block(const X* x, std::int64_t stride, T* y) const {
-    for (std::int64_t o = 0; o < outputs_; o += kBlock) {
-      T sums[tokens][kBlock] = {};
+    for (std::int64_t o = 0; o < outputs_; o += block) {
+      T sums[tokens][block] = {};
       for (std::int64_t i = 0; i < inputs_; ++i) {
         const T* w = data_.data() + i * padded_ + o;
         for (int t = 0; t < tokens; ++t) {
           const T factor = static_cast<T>(x[t * stride + i]);
 #pragma omp simd
-          for (std::int64_t u = 0; u < kBlock; ++u) sums[t][u] += factor * w[u];
+          for (std::int64_t u = 0; u < block; ++u) sums[t][u] += factor * w[u];
         }
       }
-      const std::int64_t width = std::min(kBlock, outputs_ - o);
+      const std::int64_t width = std::min(block, outputs_ - o);
       for (int t = 0; t < tokens; ++t) std::copy_n(sums[t], width, y + t * outputs_ + o);
     }
   }

@@ -14,12 +14,12 @@
 namespace attn::reference {
 namespace {
 
-constexpr std::int64_t kFirstSteps = 64;
-constexpr std::int64_t kWindow = 208;
-constexpr std::int64_t kCompared = 16;
-constexpr double kForgotten = 1e-9;
-constexpr double kFromTheStartFlops = 3e8;  // about 50 ms in float64
-constexpr std::int64_t kItems = 4;          // batch items that are checked with windows
+constexpr std::int64_t first_steps = 64;
+constexpr std::int64_t window = 208;
+constexpr std::int64_t compared = 16;
+constexpr double forgotten = 1e-9;
+constexpr double from_the_start_flops = 3e8;  // about 50 ms in float64
+constexpr std::int64_t items = 4;             // batch items that are checked with windows
 
 // `length` steps of one batch item from token `start` on; those from `compared` on are truth.
 struct Sequence {
@@ -31,7 +31,7 @@ std::vector<Sequence> plan(const Problem& p, std::int64_t gate_count, bool& wind
   const double flops = 4.0 * static_cast<double>(gate_count) * static_cast<double>(p.batch) *
                        static_cast<double>(p.n_q) * static_cast<double>(p.d_model) *
                        static_cast<double>(p.d_model);
-  windows = flops > kFromTheStartFlops && p.n_q > kFirstSteps + kWindow;
+  windows = flops > from_the_start_flops && p.n_q > first_steps + window;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     if (!windows) {
       sequences.push_back({b, 0, p.n_q, 0});
@@ -39,20 +39,20 @@ std::vector<Sequence> plan(const Problem& p, std::int64_t gate_count, bool& wind
     }
     // Items spread over the batch get windows, the last one among them; the others their first
     // steps.
-    const bool chosen = p.batch <= kItems || (b + 1) * kItems / p.batch != b * kItems / p.batch;
+    const bool chosen = p.batch <= items || (b + 1) * items / p.batch != b * items / p.batch;
     if (!chosen) {
-      sequences.push_back({b, 0, kCompared, 0});
+      sequences.push_back({b, 0, compared, 0});
       continue;
     }
-    sequences.push_back({b, 0, kFirstSteps, 0});
-    const std::int64_t end = p.n_q - kWindow;
-    std::int64_t after = kFirstSteps;
+    sequences.push_back({b, 0, first_steps, 0});
+    const std::int64_t end = p.n_q - window;
+    std::int64_t after = first_steps;
     for (const std::int64_t start : {end / 3 + 5, 2 * end / 3 + 11, end}) {
       // No step is compared twice.
-      if (start < end && start > end - kCompared) continue;
-      if (start + kWindow - kCompared < after) continue;
-      sequences.push_back({b, start, kWindow, kWindow - kCompared});
-      after = start + kWindow;
+      if (start < end && start > end - compared) continue;
+      if (start + window - compared < after) continue;
+      sequences.push_back({b, start, window, window - compared});
+      after = start + window;
     }
   }
   return sequences;
@@ -152,7 +152,7 @@ std::vector<float> recurrence(const Problem& p, Family family, const Io& io, Sha
     const Sequence& sequence = sequences[s];
     for (std::size_t i = 0; i < exact.from_ones[s].size(); ++i) {
       const double difference = std::abs(exact.from_ones[s][i] - exact.compared[s][i]);
-      if (difference < kForgotten) continue;
+      if (difference < forgotten) continue;
       throw std::runtime_error(fmt::format(
           "the recurrence remembers: {} steps after token {} of batch item {} states that began as "
           "zeros and as ones still differ by {:.1e}, so windows prove nothing about this shape",

@@ -36,8 +36,14 @@ struct Row {
   json check;  // of the last check
 
   Row(const Sweep& s, const RunState& r, const Point& pt, const PointState& st)
-      : sweep(s), run(r), point(pt), state(st), p(pt.problem), family(pt.family()),
-        built(pt.entry->built()), times(st.times()) {
+      : sweep(s),
+        run(r),
+        point(pt),
+        state(st),
+        p(pt.problem),
+        family(pt.family()),
+        built(pt.entry->built()),
+        times(st.times()) {
     if (built) work = cost(point.entry->backend, p);
     if (status() == Status::ok && !times.empty()) time = median(times);
     check = state.checks.empty() ? json::object() : state.checks.rbegin()->second.detail;
@@ -57,8 +63,8 @@ struct Row {
     return mixed ? "mixed" : state.samples.front().cache;
   }
   [[nodiscard]] std::string check_text(const char* name) const {
-    if (!check.contains(name)) return "";
-    const json& value = check[name];
+    const json value = check.value(name, json());
+    if (value.is_null()) return "";  // absent, or an error that was not finite
     return value.is_string() ? value.get<std::string>() : csv_number(value.get<double>());
   }
 
@@ -79,8 +85,8 @@ struct Row {
     if (!rate || !roof) return std::nullopt;
     return 100 * *rate / *roof;
   }
-  // Against the lower of peak and bandwidth at the problem's intensity. Where bandwidth is the lower
-  // one, only if the data cannot lie in the caches.
+  // Against the lower of peak and bandwidth at the problem's intensity. Where bandwidth is the
+  // lower one, only if the data cannot lie in the caches.
   [[nodiscard]] std::optional<double> pct_roof() const {
     const auto rate = gflops();
     const auto roof = peak();
@@ -133,7 +139,8 @@ const std::vector<Column>& columns() {
   static const std::vector<Column> table = {
       {{"identity", "schema_version", "version of these columns"},
        [](const Row&) { return integer(schema_version); }},
-      {{"identity", "run_id", "the run that made the row"}, [](const Row& r) { return r.sweep.run_id; }},
+      {{"identity", "run_id", "the run that made the row"},
+       [](const Row& r) { return r.sweep.run_id; }},
       {{"identity", "point_id", "hash of the point's key; joins samples.csv and phases.csv"},
        [](const Row& r) { return r.point.id; }},
       {{"identity", "env_id", "hash of the machine"},
@@ -171,7 +178,8 @@ const std::vector<Column>& columns() {
          return r.p.memory == Memory::device ? r.check_text("device_name")
                                              : r.sweep.machine.cpu_model;
        }},
-      {{"what", "threads", "host threads of a call"}, [](const Row& r) { return integer(r.p.threads); }},
+      {{"what", "threads", "host threads of a call"},
+       [](const Row& r) { return integer(r.p.threads); }},
       {{"what", "acc_dtype", "type that sums are kept in"},
        [](const Row& r) {
          return when(r.built, std::string(name_of(r.point.entry->backend.accumulator)));
@@ -184,7 +192,8 @@ const std::vector<Column>& columns() {
       {{"shape", "n_q", "queries (tokens)"}, [](const Row& r) { return integer(r.p.n_q); }},
       {{"shape", "n_kv", "keys (tokens)"}, [](const Row& r) { return integer(r.p.n_kv); }},
       {{"shape", "batch", "sequences"}, [](const Row& r) { return integer(r.p.batch); }},
-      {{"shape", "heads", "query heads"}, [](const Row& r) { return when(r.heads(), integer(r.p.heads)); }},
+      {{"shape", "heads", "query heads"},
+       [](const Row& r) { return when(r.heads(), integer(r.p.heads)); }},
       {{"shape", "heads_kv", "key and value heads"},
        [](const Row& r) { return when(r.heads(), integer(r.p.heads_kv)); }},
       {{"shape", "head_dim", "elements of a query and of a key"},
@@ -217,18 +226,24 @@ const std::vector<Column>& columns() {
        }},
 
       {{"timing", "samples", "timed calls that count"},
-       [](const Row& r) { return when(r.time.has_value(), integer(static_cast<std::int64_t>(r.times.size()))); }},
+       [](const Row& r) {
+         return when(r.time.has_value(), integer(static_cast<std::int64_t>(r.times.size())));
+       }},
       {{"timing", "processes", "worker processes they come from"},
        [](const Row& r) { return distinct(r, &Sample::process); }},
       {{"timing", "rounds", "rounds they come from"},
        [](const Row& r) { return distinct(r, &Sample::round); }},
       {{"timing", "time_median_s", "median of the samples, seconds a call"},
        [](const Row& r) { return number(r.time); }},
-      {{"timing", "ci95_lo_s", "lower end of the median's 95 % interval (order statistics, >= 6 samples)"},
+      {{"timing", "ci95_lo_s",
+        "lower end of the median's 95 % interval (order statistics, >= 6 samples)"},
        [](const Row& r) { return interval_end(r, false); }},
-      {{"timing", "ci95_hi_s", "upper end of it"}, [](const Row& r) { return interval_end(r, true); }},
+      {{"timing", "ci95_hi_s", "upper end of it"},
+       [](const Row& r) { return interval_end(r, true); }},
       {{"timing", "time_min_s", "fastest sample"},
-       [](const Row& r) { return when(r.time.has_value(), r.time ? csv_number(quantile(r.times, 0)) : ""); }},
+       [](const Row& r) {
+         return when(r.time.has_value(), r.time ? csv_number(quantile(r.times, 0)) : "");
+       }},
       {{"timing", "time_q1_s", "first quartile"},
        [](const Row& r) { return r.time ? csv_number(quantile(r.times, 0.25)) : ""; }},
       {{"timing", "time_q3_s", "third quartile"},
@@ -243,7 +258,8 @@ const std::vector<Column>& columns() {
          if (!r.time) return "";
          return r.p.memory == Memory::device ? "cuda_event" : "steady_clock";
        }},
-      {{"timing", "cache_mode", "warm: one or two calls right before; mixed: too slow to be warmed; cold"},
+      {{"timing", "cache_mode",
+        "warm: one or two calls right before; mixed: too slow to be warmed; cold"},
        [](const Row& r) { return r.cache(); }},
       {{"timing", "order", "order of the points within a round"},
        [](const Row& r) { return std::string(name_of(r.sweep.options.order)); }},
@@ -260,8 +276,10 @@ const std::vector<Column>& columns() {
        [](const Row& r) { return when(r.built, integer(r.work.bytes)); }},
       {{"work", "seq_steps", "longest chain of dependent steps"},
        [](const Row& r) { return when(r.built, integer(r.work.sequential_steps)); }},
-      {{"work", "gflops", "flops_model / time_median_s / 1e9"}, [](const Row& r) { return number(r.gflops()); }},
-      {{"work", "gbps", "bytes_model / time_median_s / 1e9"}, [](const Row& r) { return number(r.gbps()); }},
+      {{"work", "gflops", "flops_model / time_median_s / 1e9"},
+       [](const Row& r) { return number(r.gflops()); }},
+      {{"work", "gbps", "bytes_model / time_median_s / 1e9"},
+       [](const Row& r) { return number(r.gbps()); }},
       {{"work", "pct_peak", "share of the FMA peak measured in this run, per cent"},
        [](const Row& r) { return number(r.pct_peak()); }},
       {{"work", "pct_roof", "share of min(peak, intensity x read bandwidth), per cent"},
@@ -284,10 +302,12 @@ const std::vector<Column>& columns() {
        [](const Row& r) { return r.check_text("mode"); }},
       {{"check", "rows_checked", "rows compared with the float64 reference"},
        [](const Row& r) { return r.check_text("rows_checked"); }},
-      {{"check", "err_max_abs", "largest difference"}, [](const Row& r) { return r.check_text("err_max_abs"); }},
+      {{"check", "err_max_abs", "largest difference"},
+       [](const Row& r) { return r.check_text("err_max_abs"); }},
       {{"check", "err_scaled", "the same over the RMS of the reference"},
        [](const Row& r) { return r.check_text("err_scaled"); }},
-      {{"check", "err_bound", "what err_scaled may be"}, [](const Row& r) { return r.check_text("err_bound"); }},
+      {{"check", "err_bound", "what err_scaled may be"},
+       [](const Row& r) { return r.check_text("err_bound"); }},
       {{"check", "err_vs_exact", "approximate families: error against exact attention"},
        [](const Row&) { return std::string(); }},
 
@@ -343,7 +363,9 @@ void write_phases(const Sweep& sweep, const std::vector<PhaseRow>& rows) {
   replace_file(sweep.dir + "/phases.csv", text);
 }
 
-bool phases_written(const Sweep& sweep) { return std::filesystem::exists(sweep.dir + "/phases.csv"); }
+bool phases_written(const Sweep& sweep) {
+  return std::filesystem::exists(sweep.dir + "/phases.csv");
+}
 
 std::optional<double> roof_value(const RunState& state, Roof::Kind kind, DType dtype, int threads) {
   const auto found = state.roof_samples.find(roof_id({kind, dtype, threads}));
@@ -368,7 +390,8 @@ void write_run_json(const Sweep& sweep, const RunState& state, std::string_view 
   run["machine"]["limits"] = {{"mem_limit_bytes", sweep.options.mem_limit_bytes}};
   json flags = json::object();
   for (const FolderFlags& folder : folder_flags()) flags[folder.folder] = folder.flags;
-  run["compiler"] = {{"toolchain", ATTN_TOOLCHAIN}, {"flags", flags}, {"libraries", ATTN_LIBRARIES}};
+  run["compiler"] = {
+      {"toolchain", ATTN_TOOLCHAIN}, {"flags", flags}, {"libraries", ATTN_LIBRARIES}};
   const auto blas = blas_info();
   run["blas"] = blas ? to_json(*blas) : json(nullptr);
   run["roofs"] = json::array();
@@ -389,7 +412,8 @@ void write_run_json(const Sweep& sweep, const RunState& state, std::string_view 
     }
   });
   if (!widths.empty()) {
-    run["noise"] = {{"median_half_width", median(widths)}, {"largest_half_width", quantile(widths, 1)}};
+    run["noise"] = {{"median_half_width", median(widths)},
+                    {"largest_half_width", quantile(widths, 1)}};
   }
   replace_file(sweep.dir + "/run.json", run.dump(1) + "\n");
 }
@@ -402,8 +426,11 @@ json google_benchmark_json(const Sweep& sweep, const RunState& state) {
                          {"library_build_type", "release"}};
   document["benchmarks"] = json::array();
   each_row(sweep, state, [&](const Row& row) {
-    json entry = {{"name", row.point.label()}, {"run_name", row.point.label()},
-                  {"run_type", "iteration"}, {"repetitions", 1}, {"threads", 1}};
+    json entry = {{"name", row.point.label()},
+                  {"run_name", row.point.label()},
+                  {"run_type", "iteration"},
+                  {"repetitions", 1},
+                  {"threads", 1}};
     if (row.time) {
       entry["iterations"] = row.times.size();
       entry["real_time"] = *row.time * 1e9;
@@ -419,6 +446,8 @@ json google_benchmark_json(const Sweep& sweep, const RunState& state) {
   return document;
 }
 
-std::string utc_now() { return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))); }
+std::string utc_now() {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+}
 
 }  // namespace attn

@@ -36,8 +36,8 @@ bool phases_written(const Sweep& sweep);
 // `ending` is empty while the run goes on, else "finished" or "interrupted".
 void write_run_json(const Sweep& sweep, const RunState& state, std::string_view ending);
 
-// What `--benchmark_format=json` and `--benchmark_out` print: Google Benchmark's layout, one entry a
-// row with a time.
+// What `--benchmark_format=json` and `--benchmark_out` print: Google Benchmark's layout, one entry
+// a row with a time.
 nlohmann::json google_benchmark_json(const Sweep& sweep, const RunState& state);
 
 // The largest sample of each roof: a roof is what the machine can do.

@@ -104,7 +104,11 @@ Runner::Timed Runner::sample(std::uint64_t lot, double call_seconds) {
   if (device_) device_->upload();
   if (point_.cache == CacheMode::cold) {
     timed.cache = "cold";
-    flusher_.flush();
+    if (device_) {
+      device_->flush_cache();
+    } else {
+      flusher_.flush();
+    }
   } else if (call_seconds > slow_call_s) {
     timed.cache = "mixed";
   } else {
@@ -112,7 +116,7 @@ Runner::Timed Runner::sample(std::uint64_t lot, double call_seconds) {
     for (std::uint64_t i = 0; i <= (lot & 1); ++i) timed.warm_seconds += call(io_);
   }
   guard_->disturb(lot >> 1);
-  if (device_) device_->upload();
+  if (device_) device_->upload();  // the changed row travels; on a device this follows the flush
   timed.seconds = call(io_);
   if (device_) device_->download();
   return timed;
@@ -155,7 +159,8 @@ std::vector<std::pair<std::string, double>> Runner::phases() {
   // A phase that comes back (once a head, say) is one phase.
   std::vector<std::pair<std::string, double>> sums;
   for (const auto& [phase, seconds] : listener.phases) {
-    auto found = std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == phase; });
+    auto found =
+        std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == phase; });
     if (found == sums.end()) {
       sums.emplace_back(phase, seconds);
     } else {

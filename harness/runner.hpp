@@ -30,8 +30,8 @@ struct CheckOutcome {
   Status status = Status::ok;
   std::string reason;
   Check check;
-  double seconds = 0;              // of the verifying call: page faults included, never a sample
-  std::int64_t peak_bytes = -1;    // resident memory the call added; -1: not measurable here
+  double seconds = 0;            // of the verifying call: page faults included, never a sample
+  std::int64_t peak_bytes = -1;  // resident memory the call added; -1: not measurable here
 };
 
 class Runner {
@@ -58,8 +58,8 @@ class Runner {
   // The guard's verdict on the last sample; puts the inputs back.
   std::optional<std::string> guard_verdict();
 
-  // One timed call on whatever the shape holds now, without warm calls or guard; every sampled row is
-  // checked afterwards.
+  // One timed call on whatever the shape holds now, without warm calls or guard; every sampled row
+  // is checked afterwards.
   struct Closed {
     double seconds;
     Check check;

@@ -21,7 +21,8 @@ std::optional<std::pair<double, double>> median_interval(std::vector<double> val
   const int n = static_cast<int>(values.size());
   if (n < 6) return std::nullopt;
   std::sort(values.begin(), values.end());
-  // tail = P(X < k) for X ~ Binomial(n, 1/2); the pair (k-th smallest, k-th largest) covers 1 - 2 tail.
+  // tail = P(X < k) for X ~ Binomial(n, 1/2); the pair (k-th smallest, k-th largest) covers 1 - 2
+  // tail.
   double term = std::pow(0.5, n);
   double tail = term;
   int k = 1;
@@ -31,7 +32,8 @@ std::optional<std::pair<double, double>> median_interval(std::vector<double> val
     tail += term;
     ++k;
   }
-  return std::pair{values[static_cast<std::size_t>(k - 1)], values[static_cast<std::size_t>(n - k)]};
+  return std::pair{values[static_cast<std::size_t>(k - 1)],
+                   values[static_cast<std::size_t>(n - k)]};
 }
 
 std::optional<double> relative_half_width(const std::vector<double>& values) {

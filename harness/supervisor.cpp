@@ -88,8 +88,10 @@ class Progress {
     last_round_ = round;
     std::string line = fmt::format("[{}] {}", duration(seconds_since_start()), stage_name(stage));
     if (stage == Stage::rounds) line += fmt::format(" {} of {}", round + 1, planned_rounds(round));
-    if (board.steps_planned > 0) line += fmt::format(", {}/{}", board.steps_done.load(), board.steps_planned.load());
-    if (board.seconds_left > 0) line += fmt::format(", about {} left", duration(board.seconds_left));
+    if (board.steps_planned > 0)
+      line += fmt::format(", {}/{}", board.steps_done.load(), board.steps_planned.load());
+    if (board.seconds_left > 0)
+      line += fmt::format(", about {} left", duration(board.seconds_left));
     if (process > 0) line += fmt::format(", process {}", process + 1);
     const std::int64_t point = board.point;
     if (point >= 0 && terminal_) {
@@ -127,7 +129,8 @@ class Supervisor {
  public:
   Supervisor(const Sweep& sweep, bool resume)
       : sweep_(sweep), journal_(sweep.dir + "/samples.csv", sweep.run_id), progress_(sweep) {
-    void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
     board_ = new (memory) Board;
     reload();
@@ -156,7 +159,7 @@ class Supervisor {
     write_results(sweep_, state_);
     write_run_json(sweep_, state_, interrupted_by_ || failed_ ? "interrupted" : "finished");
     SweepResult result{std::move(state_), Exit::good, cost_};
-    result.code = failed_ ? Exit::file
+    result.code = failed_                      ? Exit::file
                   : interrupted_by_ == SIGINT  ? Exit::interrupted
                   : interrupted_by_ == SIGTERM ? Exit::terminated
                                                : judge(result.state);
@@ -170,15 +173,18 @@ class Supervisor {
     state_ = replay(events);
   }
 
-  // error, timeout and oom may have been the machine's doing: they, and open offences, start afresh.
+  // error, timeout and oom may have been the machine's doing: they, and open offences, start
+  // afresh.
   void reopen() {
     for (const Point& point : sweep_.points) {
       PointState& state = state_.points[point.id];
-      const bool retry = state.finished() && (state.status() == Status::error ||
-                                              state.status() == Status::timeout ||
-                                              state.status() == Status::oom);
+      const bool retry =
+          state.finished() && (state.status() == Status::error ||
+                               state.status() == Status::timeout || state.status() == Status::oom);
       if (!retry && (state.finished() || state.offences == 0)) continue;
-      Event event{.point_id = point.id, .kind = Event::Kind::finish, .process = std::max(0, state_.processes - 1)};
+      Event event{.point_id = point.id,
+                  .kind = Event::Kind::finish,
+                  .process = std::max(0, state_.processes - 1)};
       event.detail = {{"status", "resumed"}};
       journal_.append(event);
     }
@@ -192,9 +198,9 @@ class Supervisor {
   [[nodiscard]] bool only_phases_left() { return !points_left(); }
   [[nodiscard]] bool work_left() {
     if (points_left()) return true;
-    const bool any_ok = std::any_of(sweep_.points.begin(), sweep_.points.end(), [&](const Point& point) {
-      return state_.points[point.id].status() == Status::ok;
-    });
+    const bool any_ok = std::any_of(
+        sweep_.points.begin(), sweep_.points.end(),
+        [&](const Point& point) { return state_.points[point.id].status() == Status::ok; });
     return any_ok && sweep_.options.phases && !phases_written(sweep_);
   }
 
@@ -223,7 +229,8 @@ class Supervisor {
         kill(worker, SIGKILL);
       }
       const std::int64_t deadline = board_->deadline_ns;
-      if (!hung && deadline != 0 && Clock::now().time_since_epoch() > std::chrono::nanoseconds(deadline)) {
+      if (!hung && deadline != 0 &&
+          Clock::now().time_since_epoch() > std::chrono::nanoseconds(deadline)) {
         hung = true;
         kill(worker, SIGKILL);
       }
@@ -262,9 +269,11 @@ class Supervisor {
                            sweep_.options.timeout_s);
     } else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
       kind = out_of_memory ? "oom" : "kill";
-      reason = out_of_memory ? "killed by the kernel for want of memory" : "the worker was killed (signal 9)";
+      reason = out_of_memory ? "killed by the kernel for want of memory"
+                             : "the worker was killed (signal 9)";
     } else if (WIFSIGNALED(status)) {
-      reason = fmt::format("crashed with signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+      reason =
+          fmt::format("crashed with signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
     } else {
       reason = fmt::format("ended the process with exit code {}", WEXITSTATUS(status));
     }

@@ -43,11 +43,11 @@ std::int64_t length(const Problem& p) { return std::max(p.n_q, p.n_kv); }
 bool same_curve(const Point& a, const Point& b) {
   const Problem& p = a.problem;
   const Problem& q = b.problem;
-  return a.entry == b.entry && p.scope == q.scope && p.regime == q.regime && p.threads == q.threads &&
-         p.batch == q.batch && p.heads == q.heads && p.heads_kv == q.heads_kv &&
-         p.head_dim == q.head_dim && p.head_dim_v == q.head_dim_v && p.d_model == q.d_model &&
-         p.output_projection == q.output_projection && p.mask == q.mask && p.dtype == q.dtype &&
-         p.width == q.width;
+  return a.entry == b.entry && p.scope == q.scope && p.regime == q.regime &&
+         p.threads == q.threads && p.batch == q.batch && p.heads == q.heads &&
+         p.heads_kv == q.heads_kv && p.head_dim == q.head_dim && p.head_dim_v == q.head_dim_v &&
+         p.d_model == q.d_model && p.output_projection == q.output_projection && p.mask == q.mask &&
+         p.dtype == q.dtype && p.width == q.width;
 }
 
 }  // namespace
@@ -57,7 +57,8 @@ std::optional<Prediction> predict(const std::vector<Point>& points, std::size_t 
   const Point& point = points[index];
   std::optional<Prediction> best;
   for (std::size_t i = 0; i < points.size(); ++i) {
-    if (!same_curve(points[i], point) || length(points[i].problem) >= length(point.problem)) continue;
+    if (!same_curve(points[i], point) || length(points[i].problem) >= length(point.problem))
+      continue;
     if (best && length(points[best->from].problem) >= length(points[i].problem)) continue;
     const auto found = state.points.find(points[i].id);
     if (found == state.points.end()) continue;
@@ -74,9 +75,9 @@ std::string shape_key(const Point& point) {
   const Problem& p = point.problem;
   const std::string kind =
       has_heads(point.family()) ? "attention" : std::string(name_of(point.family()));
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", kind, name_of(p.scope), p.batch,
-                     p.heads, p.heads_kv, p.n_q, p.n_kv, p.head_dim, p.head_dim_v, p.d_model,
-                     p.output_projection, p.mask == Mask::causal, p.effective_scale(),
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", kind, name_of(p.scope),
+                     p.batch, p.heads, p.heads_kv, p.n_q, p.n_kv, p.head_dim, p.head_dim_v,
+                     p.d_model, p.output_projection, p.mask == Mask::causal, p.effective_scale(),
                      name_of(p.dtype), point.seed, name_of(point.dist));
 }
 
@@ -98,7 +99,8 @@ std::vector<Roof> roofs_of(const Sweep& sweep) {
   }
   std::vector<Roof> roofs;
   for (const int count : threads) {
-    for (const Roof::Kind kind : {Roof::Kind::fma, Roof::Kind::gemm, Roof::Kind::read, Roof::Kind::triad}) {
+    for (const Roof::Kind kind :
+         {Roof::Kind::fma, Roof::Kind::gemm, Roof::Kind::read, Roof::Kind::triad}) {
       const Roof roof{kind, DType::f32, count};
       if (roof_available(roof)) roofs.push_back(roof);
     }
@@ -112,7 +114,8 @@ std::string roof_id(const Roof& roof) {
 
 void record_offence(Journal& journal, RunState& state, const Point& point, int process,
                     std::optional<int> round, const std::string& kind, const std::string& reason) {
-  Event event{.point_id = point.id, .kind = Event::Kind::offence, .process = process, .round = round};
+  Event event{
+      .point_id = point.id, .kind = Event::Kind::offence, .process = process, .round = round};
   event.detail = {{"kind", kind}, {"reason", reason}};
   journal.append(event);
   PointState& mine = state.points[point.id];

@@ -17,10 +17,10 @@ namespace attn {
 struct MeasureOptions {
   int min_samples = 3;
   int max_samples = 30;
-  double max_ci = 0.02;          // stop at this half-width of the median's interval, as a share of it
-  bool max_ci_given = false;     // then a noisier row is exit code 5
-  double sample_budget_s = 2;    // stop after this many seconds of samples on one point
-  double timeout_s = 60;         // a call is hung after this, or after 5 x its prediction
+  double max_ci = 0.02;        // stop at this half-width of the median's interval, as a share of it
+  bool max_ci_given = false;   // then a noisier row is exit code 5
+  double sample_budget_s = 2;  // stop after this many seconds of samples on one point
+  double timeout_s = 60;       // a call is hung after this, or after 5 x its prediction
   std::int64_t mem_limit_bytes = 0;
   int rounds = 6;     // of fitted curves: exactly; the least that carries a 95 % interval
   int processes = 1;  // the rounds of fitted curves are spread over this many workers
@@ -35,7 +35,7 @@ struct Sweep {
   std::string dir;  // the run's folder
   std::string run_id;
   std::string tags;
-  std::vector<std::string> argv;
+  std::vector<std::string> argv;  // what decides the points: without --out, --resume and --quiet
   std::string started_utc;
   Machine machine;
   bool quiet = false;
@@ -57,7 +57,8 @@ struct Prediction {
 std::optional<Prediction> predict(const std::vector<Point>& points, std::size_t index,
                                   const RunState& state);
 
-// Points of one shape share inputs and reference: the problem without threads, and what computes it.
+// Points of one shape share inputs and reference: the problem without threads, and what computes
+// it.
 std::string shape_key(const Point& point);
 
 // Bytes of inputs of the shape, and of output and state of the point; scratch is the arena's.
@@ -68,8 +69,8 @@ std::int64_t own_bytes(const Point& point);
 std::vector<Roof> roofs_of(const Sweep& sweep);
 std::string roof_id(const Roof& roof);  // "roof:fma:f32:1"
 
-// Records an offence; the second of a point finishes it. `kind` is mismatch, crash, hang, kill, oom or
-// failure.
+// Records an offence; the second of a point finishes it. `kind` is mismatch, crash, hang, kill, oom
+// or failure.
 void record_offence(Journal& journal, RunState& state, const Point& point, int process,
                     std::optional<int> round, const std::string& kind, const std::string& reason);
 

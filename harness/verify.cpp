@@ -14,7 +14,7 @@
 namespace attn {
 namespace {
 
-constexpr double kZeroShare = 0.3;
+constexpr double zero_share = 0.3;
 
 bool recurrent(Family family) {
   return family == Family::rnn || family == Family::gru || family == Family::lstm;
@@ -314,7 +314,7 @@ Check verify(Shape& shape, const Output& output) {
                               lazy, truth.bound));
     }
   }
-  if (found.zero_share > kZeroShare && truth.zero_share <= kZeroShare) {
+  if (found.zero_share > zero_share && truth.zero_share <= zero_share) {
     return fail(Check::Verdict::mistrusted,
                 fmt::format("{:.0f} % of the output are exact zeros that no mask explains",
                             100 * found.zero_share));

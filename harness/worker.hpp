@@ -18,12 +18,12 @@ std::string_view stage_name(Stage stage);
 // What a worker is doing right now, in memory that its supervisor polls: a pipe would wake the core
 // that the measurement uses.
 struct Board {
-  std::atomic<std::int64_t> point{-1};        // index of the point under way; -1: none
-  std::atomic<std::int64_t> deadline_ns{0};   // steady clock; 0: none
-  std::atomic<int> round{-1};                 // -1: first pass
-  std::atomic<int> stage{0};                  // a Stage
-  std::atomic<double> seconds_left{0};        // of the work that is planned
-  std::atomic<std::int64_t> steps_done{0};    // points of the first pass, samples, closing calls
+  std::atomic<std::int64_t> point{-1};       // index of the point under way; -1: none
+  std::atomic<std::int64_t> deadline_ns{0};  // steady clock; 0: none
+  std::atomic<int> round{-1};                // -1: first pass
+  std::atomic<int> stage{0};                 // a Stage
+  std::atomic<double> seconds_left{0};       // of the work that is planned
+  std::atomic<std::int64_t> steps_done{0};   // points of the first pass, samples, closing calls
   std::atomic<std::int64_t> steps_planned{0};
   // The harness's own cost: what of a round's time was spent in backends.
   std::atomic<std::int64_t> samples{0};

@@ -10,7 +10,14 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import (
+    EngFormatter,
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    NullFormatter,
+    NullLocator,
+)
 
 from attnplot.curves import Curve
 from attnplot.palette import Dash, Style
@@ -81,7 +88,6 @@ def seconds_axis(ax: Axes, label: str) -> None:
     """Logarithmic axis of time: ticks read 10 µs, 1 ms, 2 s."""
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter(EngFormatter(unit="s"))
-    ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set_ylabel(label)
 
 
@@ -89,8 +95,18 @@ def bytes_axis(ax: Axes, label: str) -> None:
     """Logarithmic axis of bytes: ticks read 100 kB, 1 MB."""
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter(EngFormatter(unit="B"))
-    ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set_ylabel(label)
+
+
+def tick_log_y(ax: Axes) -> None:
+    """Ticks at 1, 2, 5 of each decade where the range is short, at the decades where it is not.
+
+    Call it with the final limits.
+    """
+    low, high = ax.get_ylim()
+    subs = (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
+    ax.yaxis.set_major_locator(LogLocator(subs=subs, numticks=20))
+    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def seconds_text(value: float) -> str:
@@ -112,8 +128,8 @@ def bytes_text(value: float) -> str:
 def cache_text(value: int) -> str:
     """A binary unit where it divides the size: 32 KiB, 1 MiB, else as `bytes_text`."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if value >= size and value % (size // 4) == 0:
-            return f"{value / size:g} {unit}"
+        if value >= size:
+            return f"{value / size:g} {unit}" if value % (size // 4) == 0 else bytes_text(value)
     return bytes_text(value)
 
 
@@ -307,7 +323,7 @@ def gap_mark(ax: Axes, point: Point, y: float | None, look: Style) -> str:
     return word
 
 
-def footer(figure: Figure, lines: Sequence[str], width: int = 118, y: float = -0.01) -> None:
+def footer(figure: Figure, lines: Sequence[str], width: int = 126, y: float = -0.01) -> None:
     """Small grey sentences under the plot, wrapped, but never inside `n = 128`."""
     tied = [line.replace(" = ", "\u00a0=\u00a0") for line in lines]
     wrapped = [part for line in tied for part in textwrap.wrap(line, width)]

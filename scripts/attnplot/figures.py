@@ -47,19 +47,6 @@ def _require(found: Sequence[Curve], what: str) -> None:
         raise NothingToDraw(f"no measured point of {what}")
 
 
-def _shape_text(curve: Curve) -> str:
-    first = curve.first
-    parts = []
-    if first.text("heads"):
-        heads = first.integer("heads")
-        parts.append(f"{heads} head{'' if heads == 1 else 's'} of {first.text('head_dim')}")
-    threads = first.text("threads")
-    parts.append(f"batch {first.text('batch')}")
-    parts += [f"{threads} thread{'' if threads == '1' else 's'}"] if threads else []
-    parts += [first.text("dtype")] + (["causal"] if first.cells["causal"] is True else [])
-    return ", ".join(parts)
-
-
 def _sizes(found: Sequence[Curve]) -> list[int]:
     return [p.n for c in found for p in c.points if p.n is not None]
 
@@ -101,6 +88,14 @@ def _draw_times(ax: Axes, table: Table, curve: Curve, label: str, hollow: bool) 
     )
     drawing.draw(ax, x, y, look, label=label, hollow=hollow)
     return End(x[-1], y[-1], label, look.colour)
+
+
+def _all_times(table: Table, found: Sequence[Curve]) -> list[float]:
+    # Every number that is drawn: medians, single calls, ends of intervals.
+    points = [p for c in found for p in c.measured]
+    ends = [p.number(c) for p in points for c in ("time_median_s", "ci95_lo_s", "ci95_hi_s")]
+    calls = [s.time_s for p in points for s in table.samples.get(p.point_id, ())]
+    return [t for t in ends if t is not None] + calls
 
 
 def _ribbon(ax: Axes, curve: Curve, colour: str) -> None:
@@ -152,14 +147,15 @@ def time(table: Table) -> Figure:
     drawing.n_axis(ax, sizes)
     drawing.seconds_axis(ax, "time per call")
     ends = _draw_all_times(ax, table, measured)
-    times = [t for c in measured for t in _times(c).values()]
+    times = _all_times(table, measured)
     low = min(times) / 2.2
-    ax.set_ylim(*drawing.padded_limits([low, *times, *_gap_heights(table, measured)], 1.5, 2.0))
+    ax.set_ylim(*drawing.padded_limits([low, *times, *_gap_heights(table, measured)], 1.5, 1.7))
+    drawing.tick_log_y(ax)
     for slope in (1, 2):
         drawing.guide(ax, min(sizes), low, max(sizes), slope)
     notes = _gaps(ax, table, measured)
     drawing.label_ends(ax, ends)
-    ax.set_title(f"Attention core: {_shape_text(measured[0])}")
+    ax.set_title(f"Attention core: {selection.shape_text(measured)}")
     notes += drawing.missing_lines(found)
     drawing.footer(figure, ["Median with 95 % interval; dots are single calls.", *notes])
     return figure
@@ -183,6 +179,7 @@ def memory(table: Table) -> Figure:
     every = [b for _, values, _ in series for b in values.values()]
     low = min(every) / 2.2
     ax.set_ylim(*drawing.padded_limits([low, *every], 1.5, 2.0))
+    drawing.tick_log_y(ax)
     groups: dict[tuple[tuple[int, float], ...], list[tuple[Curve, str]]] = {}
     for curve, values, name in series:
         groups.setdefault(tuple(sorted(values.items())), []).append((curve, name))
@@ -205,7 +202,7 @@ def memory(table: Table) -> Figure:
     for slope in (1, 2):
         drawing.guide(ax, sizes[0], low, sizes[-1], slope)
     drawing.label_ends(ax, ends)
-    ax.set_title(f"Attention core, memory: {_shape_text(found[0])}")
+    ax.set_title(f"Attention core, memory: {selection.shape_text(found)}")
     drawing.footer(figure, ["Declared bytes, exact: no noise and no interval."])
     return figure
 
@@ -245,7 +242,7 @@ def ratio(table: Table, baseline: str | None = None) -> Figure:
     ax.set_ylabel(f"time ÷ time of {name} (lower is faster)")
     ax.set_ylim(*drawing.padded_limits([*values, 1.0], 1.25, 1.25))
     drawing.label_ends(ax, ends)
-    ax.set_title(f"Relative to {name}: {_shape_text(found[0])}")
+    ax.set_title(f"Relative to {name}: {selection.shape_text(found)}")
     drawing.footer(figure, drawing.missing_lines(selection.complexity(table)), y=-0.05)
     return figure
 
@@ -277,7 +274,7 @@ def roofline(table: Table) -> Figure:
             "the working set is at least four times the last-level cache."
         )
     lines += [] if roofs(table) else ["run.json holds no roofs."]
-    drawing.footer(figure, lines, 118 * len(panels))
+    drawing.footer(figure, lines, 126 * len(panels))
     return figure
 
 
@@ -333,6 +330,7 @@ def _roofline_panel(ax: Axes, table: Table, threads: str, trails: Sequence[_Trai
     left = min([min(xs) / 2, *(k / 4 for k in knees)])
     ax.set_xlim(left, max(xs) * 1.5)
     ax.set_ylim(*drawing.padded_limits([*ys, *([peak] if peak else [])], 2.0, 1.8))
+    drawing.tick_log_y(ax)
     _roof_lines(ax, own)
     drawing.label_ends(ax, ends)
     ax.set_title(f"Roofline, {threads} thread{'' if threads == '1' else 's'}")
@@ -431,8 +429,10 @@ def _decode_panel(ax: Axes, group: Sequence[Curve], batch: int) -> None:
     drawing.n_axis(ax, _sizes(group), "cached tokens n_kv (log scale)")
     per = "time per token" if batch == 1 else f"time per token (call ÷ {batch})"
     drawing.seconds_axis(ax, per)
+    ax.set_ylim(*drawing.padded_limits((t for v in series for t in v.values()), 1.4, 1.4))
+    drawing.tick_log_y(ax)
     drawing.label_ends(ax, ends, 0.075)
-    ax.set_title(f"Decode: {_shape_text(group[0])}")
+    ax.set_title(f"Decode: {selection.shape_text(group)}")
 
 
 def _bandwidth_panel(ax: Axes, table: Table, group: Sequence[Curve], batch: int) -> None:
@@ -512,7 +512,7 @@ def sharing(table: Table) -> Figure:
         ax.set_ylabel("GFLOP/s (flops_model ÷ median)")
         drawing.label_ends(ax, ends, 0.06)
         ax.set_title(backend)
-    lines = [f"Core prefill: {_shape_text(found[0])}; the number is heads_kv."]
+    lines = [f"Core prefill: {selection.shape_text(found)}; the number is heads_kv."]
     lines += ["flops_model is the same for all three, so higher is faster in the same proportion."]
     drawing.footer(figure, lines, 84 * len(backends))
     return figure
@@ -527,8 +527,9 @@ def layer(table: Table) -> Figure:
     drawing.n_axis(ax, _sizes(measured))
     drawing.seconds_axis(ax, "time per call")
     ends = _draw_all_times(ax, table, measured)
-    times = [t for c in measured for t in _times(c).values()]
+    times = _all_times(table, measured)
     ax.set_ylim(*drawing.padded_limits([*times, *_gap_heights(table, measured)], 1.7, 2.2))
+    drawing.tick_log_y(ax)
     notes = _gaps(ax, table, measured)
     keys = {c.key for c in measured}
     crossed = [c for c in crossover_all(table) if c.a.key in keys and c.b.key in keys and c.n_star]
@@ -562,8 +563,8 @@ def layer(table: Table) -> Figure:
         notes.append(f"({i}) {cross.sentence}")
     drawing.label_ends(ax, ends, 0.048)
     width = measured[0].first.text("d_model")
-    attention = next((c for c in measured if not c.first.recurrent), measured[0])
-    ax.set_title(f"Layer, d_model {width}: {_shape_text(attention)}")
+    attention = [c for c in measured if not c.first.recurrent] or measured
+    ax.set_title(f"Layer, d_model {width}: {selection.shape_text(attention)}")
     drawing.footer(figure, notes + drawing.missing_lines(found))
     return figure
 

@@ -56,7 +56,7 @@ def report(results: Results, drawn: Collection[str]) -> str:
     table = results.table
     parts = [
         "# What was measured\n",
-        "\n".join(_opening(results)) + "\n",
+        "\n\n".join(_opening(results)) + "\n",
         "## Machine and build\n\n" + machine_table(table),
         _roof_table(table),
         "## Method\n\n" + _method(results) + "\n",
@@ -98,61 +98,43 @@ def _opening(results: Results) -> list[str]:
         lines.append("**It was built from a tree with uncommitted changes.**")
     noisy = sum(p.cells["noisy"] is True for p in table.measured)
     if noisy:
-        lines.append(f"{noisy} of them are noisy: their median is known to less than was asked.")
+        lines.append(
+            f"{noisy} of them are noisy: the 95 % interval of their median is wider than was asked "
+            "for, or there are too few samples for one."
+        )
     if table.suspect:
         lines.append(f"{table.suspect} samples taken beside a failing backend were left out.")
     if table.notes:
-        lines.append("Left out of the files:\n")
-        lines += [f"- {note}" for note in table.notes]
+        lines.append("Left out of the files:")
+        lines.append("\n".join(f"- {note}" for note in table.notes))
     return lines
 
 
 def machine_table(table: Table) -> str:
-    """The machine sheet: what `run.json` says, absent fields left out."""
-    machine, caches = ("machine",), ("machine", "caches")
-    rows = [
-        ["CPU", _text(table.field(*machine, "cpu_model"))],
-        ["cores", _text(table.field(*machine, "cores"))],
-        ["pinned to", _text(table.field(*machine, "affinity"))],
-        ["L1d", _bytes(table.field(*caches, "l1d_bytes"))],
-        ["L2", _bytes(table.field(*caches, "l2_bytes"))],
-        ["last-level cache", _bytes(table.field(*caches, "llc_bytes"))],
-        ["memory", _bytes(table.field(*machine, "memory_bytes"))],
-        ["frequency governor", _text(table.field(*machine, "governor"))],
-        ["operating system", _text(table.field(*machine, "os"))],
-        ["limits", _text(table.field(*machine, "limits"))],
-        ["compiler", _pair(table, "compiler", "id", "version")],
-        ["flags", _text(table.field("compiler", "flags"))],
-        ["BLAS", _pair(table, "blas", "name", "version", "kernel", "pool")],
-        ["BLAS threads", _text(table.field("blas", "threads"))],
-        ["CUDA", _text(table.field("cuda"))],
-        ["commit", _text(table.field("git_sha"))],
-        ["build", _text(table.field("build_id"))],
-        ["environment", _text(table.field("env_id"))],
-        ["started", _text(table.field("started_utc"))],
-        ["finished", _text(table.field("finished_utc"))],
-        ["command", _text(table.field("argv"), " ")],
-        ["noise", _text(table.field("noise"))],
-    ]
+    """The machine sheet: what `run.json` says of machine and build, empty fields left out."""
+    rows = []
+    for block in ("machine", "compiler", "blas", "cuda"):
+        rows += _flat(block, table.field(block))
+    for field in "git_sha build_id env_id started_utc finished_utc noise".split():
+        rows += _flat(field, table.field(field))
+    rows.append(["arguments", _text(table.field("argv"), " ")])
     return markdown(["item", "recorded"], [row for row in rows if row[1]])
 
 
-def _text(value: object, between: str = ", ") -> str:
+def _flat(name: str, value: object) -> list[list[str]]:
+    # One row per leaf of nested objects; sizes in bytes with a unit.
     if isinstance(value, Mapping):
-        parts = ((k, _text(v)) for k, v in value.items())
-        return "; ".join(f"{k}: {v}" for k, v in parts if v)
+        return [row for key, inner in value.items() for row in _flat(f"{name}.{key}", inner)]
+    label = name.replace(".", ": ", 1).replace("_", " ")
+    if name.endswith("_bytes") and isinstance(value, int) and value > 0:
+        return [[label.removesuffix(" bytes"), cache_text(value)]]
+    return [[label, f"{value:.4g}" if isinstance(value, float) else _text(value)]]
+
+
+def _text(value: object, between: str = ", ") -> str:
     if isinstance(value, list):
         return between.join(_text(v) for v in value)
     return "" if value is None else str(value)
-
-
-def _bytes(value: object) -> str:
-    known = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
-    return cache_text(int(value)) if known and isinstance(value, (int, float)) else ""
-
-
-def _pair(table: Table, block: str, *keys: str) -> str:
-    return " ".join(t for k in keys if (t := _text(table.field(block, k))))
 
 
 def _roof_table(table: Table) -> str:

@@ -39,21 +39,27 @@ def by_backend(found: Iterable[Curve]) -> list[Curve]:
 def complexity(table: Table) -> list[Curve]:
     """Core prefill curves of one shape, those without a measured point included.
 
-    Of several shapes the one with one thread, bidirectional, batch 1 and the most measured points
-    is taken; on a tie the one with fewer heads.
+    Of several shapes the one with the most points measured on one thread is taken, bidirectional
+    and batch 1 before others; on a tie the one with fewer heads. A backend that was measured at
+    several thread counts stands there with the fewest.
     """
     group = _largest(
         (c for c in table_curves(table) if _is(c, "core", "prefill")),
-        _PANEL,
+        SHAPE_WITHOUT_N,
         lambda g: (
-            g[0].first.text("threads") == "1",
             g[0].first.text("causal") != "true",
             g[0].first.text("batch") == "1",
+            sum(len(c.measured) for c in g if c.first.text("threads") == "1"),
             sum(len(c.measured) for c in g),
             -(g[0].first.integer("heads") or 0),
         ),
     )
-    return by_backend(_warm(group))
+    kept: dict[tuple[str, str], Curve] = {}
+    for curve in sorted(_warm(group), key=lambda c: c.first.integer("threads") or 0):
+        name = (curve.backend, curve.first.text("device"))
+        if name not in kept or (curve.measured and not kept[name].measured):
+            kept[name] = curve
+    return by_backend(kept.values())
 
 
 def sharing(table: Table) -> list[Curve]:
@@ -99,6 +105,7 @@ def baseline_name(found: Sequence[Curve], wanted: str | None) -> str:
 def labels(found: Sequence[Curve]) -> list[str]:
     """A name for each curve: its backend, and what tells it from others of the same backend."""
     names = []
+    threads = {c.first.text("threads") for c in found}
     for curve in found:
         name = curve.backend
         for column in ("sharing", "batch", "causal", "heads", "head_dim", "device", "cache_mode"):
@@ -112,8 +119,27 @@ def labels(found: Sequence[Curve]) -> list[str]:
                 name += f" {value.upper() if column == 'sharing' else value}"
             else:
                 name += f" {column} {value}"
+        if len(threads) > 1 and curve.first.text("threads") not in ("", "1"):
+            name += f" ({curve.first.text('threads')} threads)"
         names.append(name)
     return names
+
+
+def shape_text(found: Sequence[Curve]) -> str:
+    """What the curves share, for a title: `1 head of 64, batch 1, 1 thread, f32`."""
+    first = found[0].first
+    parts = []
+    heads = first.integer("heads")
+    if heads is not None:
+        parts.append(f"{heads} head{'' if heads == 1 else 's'} of {first.text('head_dim')}")
+    parts.append(f"batch {first.text('batch')}")
+    threads = {c.first.text("threads") for c in found} - {""}
+    if len(threads) == 1:
+        (number,) = threads
+        parts.append(f"{number} thread{'' if number == '1' else 's'}")
+    parts.append(first.text("dtype"))
+    parts += ["causal"] if first.cells["causal"] is True else []
+    return ", ".join(parts)
 
 
 def statuses(table: Table) -> list[Status]:

@@ -88,7 +88,7 @@ _ALLOWED: Mapping[str, frozenset[str]] = {
 _EVENTS = frozenset({"check", "sample", "finish", "offence"})
 # C locale only: Python's float() would also take "1_000", " 1" and "infinity".
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_INT = re.compile(r"-?[0-9]{1,19}")
+_INT = re.compile(r"-?[0-9]{1,20}")  # a seed may need all of 2^64
 
 Cell = str | int | float | bool | None
 
@@ -213,9 +213,12 @@ class Table:
         return value
 
     def llc_bytes(self) -> int | None:
-        """Size of the last-level cache in bytes, if the run recorded it."""
-        value = self.field("machine", "caches", "llc_bytes")
-        return int(value) if isinstance(value, (int, float)) and value > 0 else None
+        """Bytes of all last-level caches together, if the run recorded them."""
+        for path in (("llc_total_bytes",), ("llc_bytes",), ("caches", "llc_bytes")):
+            value = self.field("machine", *path)
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+                return int(value)
+        return None
 
 
 @dataclass(frozen=True)

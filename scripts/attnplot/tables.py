@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attnplot import selection
 from attnplot.crossover import Crossover, crossover_all
-from attnplot.curves import Curve, local_slopes
+from attnplot.curves import Curve, local_slopes, table_curves
 from attnplot.drawing import bytes_text, seconds_text
 from attnplot.fit import MIN_N, Fit, fit_all
 from attnplot.table import Point, Table, bandwidth_may_be_stated
@@ -65,7 +65,7 @@ def attention_table(results: Results, *, brief: bool = False) -> str:
             rows.append([label, why, *[""] * (len(header) - 2)])
             continue
         fit = results.fit(curve, "time")
-        cells = [label, exponent_text(fit)]
+        cells = [label, exponent_text(fit) if brief else _number_or_none(fit)]
         if not brief:
             cells += [deviation_text(fit), slopes_text(fit), fit.verdict if fit else ""]
         cells += [degrees_text(results, curve), last_time_text(curve), ratio_text(curve, base)]
@@ -82,6 +82,11 @@ def exponent_text(fit: Fit | None) -> str:
     if fit.lo is None or fit.hi is None:
         return f"{fit.exponent:.3f} (no interval)"
     return f"{fit.exponent:.3f} [{fit.lo:.3f}, {fit.hi:.3f}]"
+
+
+def _number_or_none(fit: Fit | None) -> str:
+    # Where the verdict stands in a cell of its own, it need not be said twice.
+    return "" if fit is None or fit.exponent is None else exponent_text(fit)
 
 
 def deviation_text(fit: Fit | None) -> str:
@@ -137,7 +142,7 @@ def recurrent_table(results: Results) -> str:
     rows = []
     for curve, label in zip(found, selection.labels(found), strict=True):
         fit = results.fit(curve, "time")
-        cells = [label, exponent_text(fit), deviation_text(fit), slopes_text(fit)]
+        cells = [label, _number_or_none(fit), deviation_text(fit), slopes_text(fit)]
         rows.append([*cells, fit.verdict if fit else "", last_time_text(curve)])
     return markdown(header, rows) if rows else ""
 
@@ -223,6 +228,35 @@ def sharing_table(results: Results) -> str:
     return markdown(header, rows) if rows else ""
 
 
+def further_table(results: Results) -> str:
+    """Every measured curve that no other table shows."""
+    table = results.table
+    shown = {
+        c.key
+        for part in (selection.complexity, selection.sharing, selection.decode, selection.layers)
+        for c in part(table)
+    }
+    rows = []
+    for curve in selection.by_backend(table_curves(table)):
+        if curve.key in shown or not curve.measured:
+            continue
+        fit = results.fit(curve, "time")
+        first = curve.first
+        sharing = f", {first.text('sharing').upper()}" if first.text("sharing") else ""
+        rows.append(
+            [
+                curve.backend,
+                f"{first.text('scope')} {first.text('regime')}",
+                f"{selection.shape_text([curve])}{sharing}",
+                _number_or_none(fit),
+                slopes_text(fit),
+                last_time_text(curve),
+            ]
+        )
+    header = ["backend", "part", "shape", "time exponent [95 %]", "local slopes", "time"]
+    return markdown(header, rows) if rows else ""
+
+
 def status_table(table: Table) -> str:
     """Every row without a time: what, at which n, and why."""
     rows = [
@@ -248,6 +282,7 @@ def sections(results: Results) -> list[tuple[str, str]]:
         ("Attention against recurrence", crossovers),
         ("Prefill with shared KV heads", sharing_table(results)),
         ("Decode", decode_table(results)),
+        ("Further curves", further_table(results)),
         ("Rows without a time", status_table(results.table)),
     ]
     return [(title, text) for title, text in every if text.strip()]

@@ -14,7 +14,7 @@
 namespace attn {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t page = 4096;
 
 class FencedBufferDeathTest : public testing::TestWithParam<std::size_t> {};
 
@@ -39,7 +39,7 @@ TEST_P(FencedBufferDeathTest, AccessPastTheEndDies) {
 TEST_P(FencedBufferDeathTest, AWriteBeforeTheStartIsFoundOrDies) {
   FencedBuffer buffer(GetParam());
   auto* before = static_cast<volatile char*>(buffer.data()) - 1;
-  if (GetParam() % kPage == 0) {
+  if (GetParam() % page == 0) {
     EXPECT_DEATH({ *before = 1; }, "");
   } else {
     *before = 1;
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, FencedBufferDeathTest,
 
 TEST(FencedBuffer, AnEarlyWriteAtTheStartOfThePageIsFound) {
   FencedBuffer buffer(100);
-  static_cast<char*>(buffer.data())[-static_cast<std::ptrdiff_t>(kPage - 100)] = 0;
+  static_cast<char*>(buffer.data())[-static_cast<std::ptrdiff_t>(page - 100)] = 0;
   EXPECT_FALSE(buffer.intact());
 }
 
@@ -102,12 +102,12 @@ TEST(ArenaDeathTest, RegionsAreAlignedAndEndAtTheFence) {
 }
 
 TEST(Arena, GiveBackFreesThePages) {
-  Arena arena(16 * kPage);
-  auto* start = static_cast<char*>(arena.region(16 * kPage));
-  std::memset(start, 1, 16 * kPage);
+  Arena arena(16 * page);
+  auto* start = static_cast<char*>(arena.region(16 * page));
+  std::memset(start, 1, 16 * page);
   const auto resident = [&] {
     std::vector<unsigned char> pages(16);
-    EXPECT_EQ(mincore(start, 16 * kPage, pages.data()), 0);
+    EXPECT_EQ(mincore(start, 16 * page, pages.data()), 0);
     int sum = 0;
     for (const unsigned char page : pages) sum += page & 1;
     return sum;

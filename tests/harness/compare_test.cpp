@@ -11,7 +11,8 @@ namespace {
 
 std::vector<Sample> rounds(const std::vector<double>& times) {
   std::vector<Sample> samples;
-  for (std::size_t i = 0; i < times.size(); ++i) samples.push_back({0, static_cast<int>(i), times[i], "warm"});
+  for (std::size_t i = 0; i < times.size(); ++i)
+    samples.push_back({0, static_cast<int>(i), times[i], "warm"});
   return samples;
 }
 
@@ -25,27 +26,30 @@ std::vector<double> drifting(double factor, int n, unsigned seed) {
 }
 
 TEST(Compare, FindsASmallDifferenceUnderALargeDrift) {
-  const Comparison c = compare_rounds(rounds(drifting(1.0, 20, 1)), rounds(drifting(1.05, 20, 2)), 0.02);
+  const Comparison c =
+      compare_rounds(rounds(drifting(1.0, 20, 1)), rounds(drifting(1.05, 20, 2)), 0.02);
   EXPECT_EQ(c.verdict, "faster");
   EXPECT_NEAR(c.ratio, 1 / 1.05, 0.005);
   EXPECT_LT(c.ratio_lo, c.ratio);
   EXPECT_GT(c.ratio_hi, c.ratio);
-  const Comparison back = compare_rounds(rounds(drifting(1.05, 20, 2)), rounds(drifting(1.0, 20, 1)), 0.02);
+  const Comparison back =
+      compare_rounds(rounds(drifting(1.05, 20, 2)), rounds(drifting(1.0, 20, 1)), 0.02);
   EXPECT_EQ(back.verdict, "slower");
 }
 
 TEST(Compare, EqualProgramsAreUndecided) {
   int decided = 0;
   for (unsigned seed = 0; seed < 200; ++seed) {
-    const Comparison c =
-        compare_rounds(rounds(drifting(1, 20, 2 * seed)), rounds(drifting(1, 20, 2 * seed + 1)), 0.02);
+    const Comparison c = compare_rounds(rounds(drifting(1, 20, 2 * seed)),
+                                        rounds(drifting(1, 20, 2 * seed + 1)), 0.02);
     decided += c.verdict != "undecided" ? 1 : 0;
   }
   EXPECT_EQ(decided, 0);
 }
 
 TEST(Compare, BelowTheThresholdIsUndecided) {
-  const Comparison c = compare_rounds(rounds(drifting(1.0, 20, 1)), rounds(drifting(1.015, 20, 2)), 0.02);
+  const Comparison c =
+      compare_rounds(rounds(drifting(1.0, 20, 1)), rounds(drifting(1.015, 20, 2)), 0.02);
   EXPECT_EQ(c.verdict, "undecided");
   EXPECT_LT(c.ratio_hi, 1);
 }

@@ -15,13 +15,17 @@ namespace {
 std::atomic<long> allocations{0};
 }  // namespace
 
-void* operator new(std::size_t bytes) {
+// The sanitizers bring their own operators, and then nothing is counted.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Not inlined: the compiler would see memory of malloc go to delete and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
 
 namespace attn {
 namespace {
@@ -108,14 +112,12 @@ TEST(Guard, LiarsAreCaughtInEveryFamily) {
     EXPECT_EQ(caught(setting, skips_every_second_call, 4), 2);
     if (!can_follow(problem, family)) continue;
     ++followed;
-    // A guarded row that sees no key cannot follow; another lot finds one that does.
-    const bool always =
-        problem.key_lengths.empty() && problem.mask == Mask::none && problem.n_q > 1;
     const int found = caught(setting, repeats_its_last_answer, 24);
-    if (always) {
+    // A gate of a recurrence of one or three units may be shut for the new input too.
+    if (family == Family::attention) {
       EXPECT_EQ(found, 24);
     } else {
-      EXPECT_GE(found, 1);
+      EXPECT_GE(found, 16);
     }
   }
   EXPECT_GT(followed, 200);
@@ -175,12 +177,34 @@ TEST(Guard, WeightsNearOneAndNearZeroGiveNoFalseAlarm) {
   }
 }
 
+// The key that one head weighs least of all possible (1 / n) another head may weigh with 1: its row
+// then moves by 2 n RMS, and so do the rounding errors of an honest backend.
+TEST(Guard, ALargeMoveInAnotherHeadIsNoFalseAlarm) {
+  Problem p;
+  p.heads = 2;
+  p.n_q = p.n_kv = 400;
+  Setting setting(p, Family::attention, 3);
+  const Io io = setting.shape.io();
+  const float* k = io.k.row<float>(0, 0, 0);
+  for (std::int64_t i = 0; i < p.n_q; ++i) {
+    std::fill_n(const_cast<float*>(io.q.row<float>(0, 0, i)), 64, 0.0F);
+    for (std::int64_t c = 0; c < 64; ++c)
+      const_cast<float*>(io.q.row<float>(0, 1, i))[c] = 2 * k[c];
+  }
+  EXPECT_EQ(caught(
+                setting, [](Setting& s, const auto&, int) { s.honest(); }, 20),
+            0);
+  EXPECT_EQ(caught(setting, repeats_its_last_answer, 20), 20);
+}
+
 TEST(Guard, EveryHeadAndBatchItemMustBeWritten) {
-  for (const Scope scope : {Scope::core, Scope::layer}) {
+  for (const auto& [scope, family] : {std::pair{Scope::core, Family::attention},
+                                      {Scope::layer, Family::attention},
+                                      {Scope::layer, Family::gru}}) {
     Problem p = long_problem(scope, 20);
     p.batch = 3;
     const std::int64_t pairs = scope == Scope::core ? p.batch * p.heads : p.batch;
-    Setting setting(p, Family::attention, 1);
+    Setting setting(p, family, 1);
     for (std::int64_t missing = 0; missing < pairs; ++missing) {
       const auto liar = [&](Setting& s, const auto&, int) {
         auto values = answer<float>(s.shape.problem(), s.shape.family(), s.shape.io());

@@ -20,8 +20,12 @@ class JournalFile : public testing::Test {
   JournalFile() { std::filesystem::remove(path_); }
 
   static Event sample(const std::string& id, int process, int round, double seconds) {
-    Event event{.point_id = id, .kind = Event::Kind::sample, .process = process, .round = round,
-                .position = 0, .time_s = seconds};
+    Event event{.point_id = id,
+                .kind = Event::Kind::sample,
+                .process = process,
+                .round = round,
+                .position = 0,
+                .time_s = seconds};
     event.detail = {{"cache", "warm"}};
     return event;
   }
@@ -60,7 +64,8 @@ TEST_F(JournalFile, TornLastLineIsCutAndNeverGluedTo) {
   }
   for (int cut = 1; cut < 60; ++cut) {
     const std::string whole = read_file(path_);
-    std::ofstream(path_, std::ios::trunc) << whole.substr(0, whole.size() - static_cast<std::size_t>(cut));
+    std::ofstream(path_, std::ios::trunc)
+        << whole.substr(0, whole.size() - static_cast<std::size_t>(cut));
     EXPECT_EQ(read_journal(path_).size(), 1) << "cut " << cut;
     Journal(path_, "run").append(sample("a", 0, 1, 0.2));
     ASSERT_EQ(read_journal(path_).size(), 2) << "cut " << cut;
@@ -82,13 +87,14 @@ TEST_F(JournalFile, SecondWriterIsRefused) {
 
 TEST_F(JournalFile, ForeignLinesAreLeftOut) {
   Journal(path_, "run").append(sample("a", 0, 0, 0.5));
-  std::ofstream(path_, std::ios::app) << "garbage\nrun,a,sample,0,1,0,fast,,,{}\nrun,a,sample,0,1,0,1,,,{\n";
+  std::ofstream(path_, std::ios::app)
+      << "garbage\nrun,a,sample,0,1,0,fast,,,{}\nrun,a,sample,0,1,0,1,,,{\n";
   EXPECT_EQ(read_journal(path_).size(), 1);
 }
 
 TEST_F(JournalFile, SamplesOfARoundWithAnOffenceAreSuspect) {
-  const RunState state = replay({sample("honest", 0, 0, 1), sample("honest", 0, 1, 2), offence("liar", 0, 1),
-                                 sample("honest", 1, 1, 3)});
+  const RunState state = replay({sample("honest", 0, 0, 1), sample("honest", 0, 1, 2),
+                                 offence("liar", 0, 1), sample("honest", 1, 1, 3)});
   EXPECT_THAT(state.points.at("honest").times(), ElementsAre(1, 3));
   EXPECT_EQ(state.points.at("liar").offences, 1);
   EXPECT_EQ(state.processes, 2);

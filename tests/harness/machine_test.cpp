@@ -25,7 +25,7 @@ class FakeRoot : public ::testing::Test {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
     root_ = fs::temp_directory_path() / (std::string("attn_machine_") + test->name());
     fs::remove_all(root_);
-    write("/proc/meminfo", "MemTotal: 33554432 kB\nMemFree: 1 kB\nMemAvailable: 16777216 kB\n");
+    write("/proc/meminfo", "MemTotal: 33554432 b\nMemFree: 1 b\nMemAvailable: 16777216 b\n");
   }
   void TearDown() override { fs::remove_all(root_); }
 

@@ -31,17 +31,20 @@ std::string complaint(const PlanOptions& options) {
 TEST(Plan, DefaultSweepHasItsFourParts) {
   const auto points = make_plan({.all_threads = 2, .most_threads = 2});
   const auto core_one_head = [](const Point& p) {
-    return p.problem.scope == Scope::core && p.problem.regime == Regime::prefill && p.problem.heads == 1;
+    return p.problem.scope == Scope::core && p.problem.regime == Regime::prefill &&
+           p.problem.heads == 1;
   };
   // Complexity: ten n for both attention backends and the one that is not built.
   EXPECT_EQ(count(points, core_one_head), 30);
-  EXPECT_EQ(count(points, [&](const Point& p) { return core_one_head(p) && p.cutoff_s == 15; }), 30);
+  EXPECT_EQ(count(points, [&](const Point& p) { return core_one_head(p) && p.cutoff_s == 15; }),
+            30);
   EXPECT_EQ(count(points, [&](const Point& p) { return core_one_head(p) && p.fitted; }), 30);
   // Sharing: seven n, three sharings, the threaded backend on all threads.
-  EXPECT_EQ(count(points, [](const Point& p) {
-              return p.problem.heads == 4 && p.problem.scope == Scope::core &&
-                     p.problem.regime == Regime::prefill && p.problem.threads == 2;
-            }),
+  EXPECT_EQ(count(points,
+                  [](const Point& p) {
+                    return p.problem.heads == 4 && p.problem.scope == Scope::core &&
+                           p.problem.regime == Regime::prefill && p.problem.threads == 2;
+                  }),
             21);
   EXPECT_EQ(count(points, [](const Point& p) { return p.problem.regime == Regime::decode; }), 42);
   EXPECT_EQ(count(points, [](const Point& p) { return p.problem.scope == Scope::layer; }), 7 + 10);
@@ -60,8 +63,9 @@ TEST(Plan, QuickIsTheDefaultSweepUpTo2048) {
 }
 
 TEST(Plan, AxesMakeOneGrid) {
-  const auto points = make_plan({.selection = {.only = {"cpu.plain"}},
-                                 .axes = {{"n", "64,128"}, {"heads", "8"}, {"heads-kv", "8,2,1"}, {"causal", "both"}}});
+  const auto points = make_plan(
+      {.selection = {.only = {"cpu.plain"}},
+       .axes = {{"n", "64,128"}, {"heads", "8"}, {"heads-kv", "8,2,1"}, {"causal", "both"}}});
   EXPECT_EQ(points.size(), 12);
   EXPECT_EQ(count(points, [](const Point& p) { return p.fitted; }), 0);
 }
@@ -73,8 +77,9 @@ TEST(Plan, LongOneThreadCurvesAreFitted) {
 
 TEST(Plan, EqualKeysAreOnePoint) {
   // A recurrence has no heads: three values of heads-kv are one problem to it.
-  const auto points = make_plan({.selection = {.only = {"cpu.lstm"}},
-                                 .axes = {{"n", "64"}, {"scope", "layer"}, {"heads-kv", "4,2,1"}, {"d-model", "64"}}});
+  const auto points = make_plan(
+      {.selection = {.only = {"cpu.lstm"}},
+       .axes = {{"n", "64"}, {"scope", "layer"}, {"heads-kv", "4,2,1"}, {"d-model", "64"}}});
   EXPECT_EQ(points.size(), 1);
 }
 
@@ -91,21 +96,26 @@ TEST(Plan, ExplicitCutoffHoldsEverywhere) {
 
 TEST(Plan, ThreadsAreAtMostWhatIsThere) {
   const auto points = make_plan({.selection = {.only = {"blas.shared"}},
-                                 .axes = {{"n", "64"}, {"threads", "1,8"}}, .all_threads = 2, .most_threads = 2});
+                                 .axes = {{"n", "64"}, {"threads", "1,8"}},
+                                 .all_threads = 2,
+                                 .most_threads = 2});
   ASSERT_EQ(points.size(), 2);
   EXPECT_EQ(points[1].problem.threads, 2);
 }
 
 TEST(Plan, ReproCommandNamesTheWholeProblem) {
-  const auto points = make_plan({.selection = {.only = {"cpu.plain"}},
-                                 .axes = {{"n", "64"}, {"scope", "layer"}, {"d-model", "32"}, {"causal", "true"}}});
-  EXPECT_THAT(points.front().repro_command(),
-              testing::AllOf(HasSubstr("--only cpu.plain"), HasSubstr("--scope layer"), HasSubstr("--d-model 32"),
-                             HasSubstr("--causal true"), HasSubstr("--seed 1")));
+  const auto points =
+      make_plan({.selection = {.only = {"cpu.plain"}},
+                 .axes = {{"n", "64"}, {"scope", "layer"}, {"d-model", "32"}, {"causal", "true"}}});
+  EXPECT_THAT(
+      points.front().repro_command(),
+      testing::AllOf(HasSubstr("--only cpu.plain"), HasSubstr("--scope layer"),
+                     HasSubstr("--d-model 32"), HasSubstr("--causal true"), HasSubstr("--seed 1")));
 }
 
 TEST(Plan, BadWordsAreNamedWithWhatWouldWork) {
-  EXPECT_THAT(complaint({.selection = {.only = {"cpu.plane"}}}), HasSubstr("the nearest is cpu.plain"));
+  EXPECT_THAT(complaint({.selection = {.only = {"cpu.plane"}}}),
+              HasSubstr("the nearest is cpu.plain"));
   EXPECT_THAT(complaint({.presets = {"larger"}}), HasSubstr("default"));
   EXPECT_THAT(complaint({.axes = {{"heads", "8"}, {"heads-kv", "3"}}}), HasSubstr("--heads-kv: 3"));
   EXPECT_THAT(complaint({.axes = {{"scope", "half"}}}), HasSubstr("core layer"));
@@ -113,7 +123,8 @@ TEST(Plan, BadWordsAreNamedWithWhatWouldWork) {
   EXPECT_THAT(complaint({.axes = {{"causal", "maybe"}}}), HasSubstr("--causal"));
   EXPECT_THAT(complaint({.axes = {{"head-dim", "0"}}}), HasSubstr("--head-dim"));
   EXPECT_THAT(complaint({.axes = {{"n", "64"}}, .presets = {"quick"}}), HasSubstr("--n"));
-  EXPECT_THAT(complaint({.selection = {.only = {"cpu.*"}, .skip = {"cpu.*"}}}), HasSubstr("no backend"));
+  EXPECT_THAT(complaint({.selection = {.only = {"cpu.*"}, .skip = {"cpu.*"}}}),
+              HasSubstr("no backend"));
 }
 
 TEST(Plan, GlobsMatch) {

@@ -6,12 +6,20 @@ namespace attn {
 const std::vector<Entry>& registry() {
   using namespace stub;
   static const std::vector<Entry> entries = {
-      {"blas.shared", {}, {.name = "blas.shared", .threaded = true, .exploits_sharing = true,
-                           .refuses = refuses, .cost = cost, .run = run}},
-      {"cpu.lstm", {}, {.name = "cpu.lstm", .family = Family::lstm, .refuses = refuses, .cost = cost,
-                        .run = run}},
-      {"cpu.plain", {}, {.name = "cpu.plain", .layer_default = true, .refuses = refuses, .cost = cost,
-                         .run = run}},
+      {"blas.shared",
+       {},
+       {.name = "blas.shared",
+        .threaded = true,
+        .exploits_sharing = true,
+        .refuses = refuses,
+        .cost = cost,
+        .run = run}},
+      {"cpu.lstm",
+       {},
+       {.name = "cpu.lstm", .family = Family::lstm, .refuses = refuses, .cost = cost, .run = run}},
+      {"cpu.plain",
+       {},
+       {.name = "cpu.plain", .layer_default = true, .refuses = refuses, .cost = cost, .run = run}},
       {"gpu.absent", "needs a toolkit: install it", {}},
   };
   return entries;

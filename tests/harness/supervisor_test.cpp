@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The whole pipeline with faulty backends beside honest ones: each fault costs its row, not the sweep.
+// The whole pipeline with faulty backends beside honest ones: each fault costs its row, not the
+// sweep.
 #include "harness/supervisor.hpp"
 
 #include <gtest/gtest.h>
@@ -108,7 +109,8 @@ class SupervisorRun : public testing::Test {
   }
 
   void plan(std::vector<std::string> only, const std::string& n) {
-    sweep_.points = make_plan({.selection = {.only = std::move(only)}, .axes = {{"n", n}, {"heads", "1"}}});
+    sweep_.points =
+        make_plan({.selection = {.only = std::move(only)}, .axes = {{"n", n}, {"heads", "1"}}});
   }
 
   Status status_of(const SweepResult& result, std::string_view backend, std::int64_t n) const {

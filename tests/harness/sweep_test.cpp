@@ -62,13 +62,15 @@ TEST(Predict, ScalesTheLargestSmallerNByFlops) {
 }
 
 TEST(ShapeKey, IsSharedByBackendsAndThreadsOnly) {
-  const auto points = make_plan({.axes = {{"n", "64"}, {"threads", "1,2"}, {"causal", "both"}}, .most_threads = 2});
+  const auto points =
+      make_plan({.axes = {{"n", "64"}, {"threads", "1,2"}, {"causal", "both"}}, .most_threads = 2});
   std::map<std::string, int> shapes;
   for (const Point& p : points) {
     if (p.entry->built() && has_heads(p.family())) ++shapes[shape_key(p)];
   }
   ASSERT_EQ(shapes.size(), 2);  // causal and not
-  for (const auto& [key, uses] : shapes) EXPECT_EQ(uses, 3);  // blas.shared on 1 and 2 threads, cpu.plain
+  for (const auto& [key, uses] : shapes)
+    EXPECT_EQ(uses, 3);  // blas.shared on 1 and 2 threads, cpu.plain
 }
 
 }  // namespace

@@ -3,6 +3,7 @@ import csv
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from attnplot.crossover import (
@@ -98,6 +99,35 @@ def test_one_side_wins_with_a_one_sided_bound() -> None:
         "cpu.lstm is faster than cpu.naive throughout: by 12.80 times at n = 128" in found.sentence
     )
     assert "at least 12.41 times with 95 % confidence" in found.sentence
+
+
+def test_the_one_sided_bound_is_student_at_95_percent_with_the_floor() -> None:
+    run = pair(Run(noise=Noise(sample=0.03)), b=lambda n: 1e-7 * n)
+    found = only(run)
+    smallest = {str(r["backend"]): r["point_id"] for r in run.rows if r["n_q"] == 128}
+    times = {
+        name: np.array([x[6] for x in run.lines if x[1] == point and x[2] == "sample"], float)
+        for name, point in smallest.items()
+    }
+    ratios = np.log(times["cpu.naive"] / times["cpu.lstm"])
+    half_t = 2.015048 * np.std(ratios, ddof=1) / math.sqrt(6)
+    middle = np.median(times["cpu.naive"]) / np.median(times["cpu.lstm"])
+    assert found.ratio_n == 128
+    assert found.ratio_bound == pytest.approx(middle * math.exp(-math.hypot(half_t, RATIO_FLOOR)))
+
+
+@pytest.mark.parametrize(("factor", "open_low"), [(10.0, True), (0.1, False)])
+def test_a_round_without_a_crossover_leaves_its_side_open(factor: float, open_low: bool) -> None:
+    run = pair(Run(rounds=7))
+    attention = {r["point_id"] for r in run.rows if r["backend"] == "cpu.naive"}
+    for line in run.lines:
+        if line[1] in attention and line[2] == "sample" and line[4] == 3:
+            assert isinstance(line[6], float)
+            line[6] *= factor
+    found = only(run)
+    assert found.n_star == pytest.approx(1000)
+    assert (found.lo is None, found.hi is None) == (open_low, not open_low)
+    assert ("below the range to" if open_low else "to above the range") in found.sentence
 
 
 def test_attention_may_win_throughout() -> None:

@@ -185,6 +185,8 @@ def test_roofline_has_a_panel_per_thread_count_and_its_roofs(sweep: Table) -> No
         assert said in texts(figure)
     line = named(figure.axes[0])["cpu.naive"]
     assert np.asarray(line.get_xdata())[-1] == pytest.approx(8192 / 4)
+    decode = xs(named(figure.axes[1])["blas.gqa decode"])
+    assert decode == pytest.approx([0.5, 1, 2], rel=0.01)
     assert list(named(figure.axes[1])) == [
         *("blas.three_step", "blas.gqa", "blas.three_step decode", "blas.gqa decode")
     ]
@@ -230,6 +232,17 @@ def test_the_complexity_part_is_found_among_other_shapes(sweep: Table) -> None:
     assert [c.backend for c in found][-2:] == ["cuda.naive", "cuda.tiled"]
 
 
+def test_one_thread_is_preferred_to_more_points() -> None:
+    run = Run()
+    run.curve("cpu.naive", lambda n: 1e-8 * n**2, DOUBLING, heads=8, threads=2)
+    run.curve("cpu.naive", lambda n: 1e-8 * n**2, DOUBLING[:2], heads=1)
+    (found,) = selection.complexity(run.table())
+    assert found.first.text("threads") == "1"
+    run.curve("cpu.naive", lambda n: 1e-8 * n**2, DOUBLING, heads=1, threads=4)
+    (found,) = selection.complexity(run.table())
+    assert found.first.text("threads") == "1"
+
+
 def test_looks_are_fixed_and_known_neighbours_differ_in_grey() -> None:
     looks = [style(name) for name in KNOWN]
     assert len({(s.colour, s.marker) for s in looks}) == len(KNOWN)
@@ -266,8 +279,8 @@ def test_bytes_are_written_with_a_unit() -> None:
     assert [drawing.bytes_text(b) for b in (0, 999, 2000, 268435456)] == [
         *("0 B", "999 B", "2.00 kB", "268 MB")
     ]
-    assert [drawing.cache_text(b) for b in (32768, 1 << 20, 3 << 19, 1000)] == [
-        *("32 KiB", "1 MiB", "1.5 MiB", "1.00 kB")
+    assert [drawing.cache_text(b) for b in (32768, 1 << 20, 3 << 19, 25276510208)] == [
+        *("32 KiB", "1 MiB", "1.5 MiB", "25.3 GB")
     ]
 
 

@@ -211,6 +211,7 @@ def test_a_cache_cliff_is_no_power_law() -> None:
     run.curve("cpu.naive", lambda n: (1e-8 if n < 3000 else 1.6e-8) * n**2)
     fit = time_fit(run)
     assert fit.verdict.split("; ")[-2].startswith("not a power law: ")
+    assert "% off the line" in fit.verdict
     assert max(fit.slopes) == pytest.approx(2 + math.log(1.6) / math.log(4096 / 2896))
 
 
@@ -311,7 +312,7 @@ def test_rows_that_are_not_ok_are_gaps_not_points() -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "c"), [(0.0, 4e-6, 9e-9), (3e-4, 0.0, 9e-9), (1e-4, 2e-6, 9e-9)]
+    ("a", "b", "c"), [(0.0, 4e-6, 9e-9), (3e-4, 0.0, 9e-9), (1.23456e-4, 2.34567e-6, 9.87654e-9)]
 )
 def test_models_recover_their_terms(a: float, b: float, c: float) -> None:
     run = Run()

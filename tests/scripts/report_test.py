@@ -75,7 +75,7 @@ def test_decode_states_bytes_always_and_bandwidth_where_allowed(sweep: Table) ->
     assert len(lines) == 12
     assert all("not stated: below 4 × the last-level cache" in x for x in lines[:6])
     assert all(x.endswith("GB/s |") for x in lines[6:])
-    assert lines[9].startswith("| blas.gqa | MHA (4) | 32 | 8192 | ")
+    assert lines[9].startswith("| blas.gqa | MHA (4) | 32 | 8192 | 555 µs | 537 MB | ")
     assert [x.split("|")[6].strip() for x in lines[:3]] == ["16.8 MB", "8.39 MB", "4.19 MB"]
 
 
@@ -100,8 +100,9 @@ def test_report_stands_on_its_own(sweep: Table) -> None:
     assert text.count("](figures/") == 7
     for said in (
         "219 of 240 points have a time.",
-        "| CPU | Synthetic CPU |",
-        "| L2 | 1 MiB |",
+        "| machine: cpu model | Synthetic CPU |",
+        "| machine: l2 | 1 MiB |",
+        "| compiler: flags.blas | -O3 |",
         "| fma | f32 | 2 | 218.0 GFLOP/s |",
         "Warm decode at batch 1 measures the cache",
         "(16.8 MB at most, in a last-level cache of 32 MiB). GB/s are stated at batch 32 only",
@@ -190,6 +191,21 @@ def test_a_readme_without_markers_is_refused(
     with pytest.raises(TableError, match=said):
         update_readme(analyse(sweep), readme)
     assert readme.read_text() == text
+
+
+def test_a_grid_of_mixed_threads_is_shown_whole() -> None:
+    run = Run()
+    run.curve("cpu.naive", lambda n: 4e-8 * n**2, (128, 256), heads=4)
+    run.curve("blas.three_step", lambda n: 1e-8 * n**2, (128, 256), heads=4, threads=2)
+    run.curve("cpu.naive", lambda n: 9e-8 * n**2, (128, 256), heads=4, batch=3)
+    text = terminal(analyse(run.table()))
+    assert row(text, "blas.three_step (2 threads)")[-1] == "baseline"
+    assert row(text, "blas.three_step (2 threads)")[4].startswith("local slopes only: 2 threads")
+    further = text.split("## Further curves")[1]
+    assert row(further, "cpu.naive")[1:3] == [
+        "core prefill",
+        "4 heads of 64, batch 3, 1 thread, f32, MHA",
+    ]
 
 
 def test_markdown_cells_cannot_break_the_table() -> None:

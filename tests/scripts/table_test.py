@@ -289,6 +289,22 @@ def test_bandwidth_is_stated_from_four_caches_on(tmp_path: Path) -> None:
     assert [bandwidth_may_be_stated(table, p) for p in table.points] == [False, True, True]
 
 
+@pytest.mark.parametrize(
+    ("machine", "size"),
+    [
+        ('{"llc_bytes": 5, "llc_total_bytes": 10}', 10),
+        ('{"llc_bytes": 5}', 5),
+        ('{"caches": {"llc_bytes": 7}}', 7),
+        ('{"llc_bytes": null}', None),
+        ('{"llc_bytes": "5"}', None),
+        ("3", None),
+    ],
+)
+def test_the_last_level_cache_is_found(folder: Path, machine: str, size: int | None) -> None:
+    (folder / "run.json").write_text(f'{{"schema_version": 1, "machine": {machine}}}')
+    assert load(folder).llc_bytes() == size
+
+
 def test_nan_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must not be written"):
         write_csv(tmp_path / "x.csv", ["a"], [[float("nan")]])
