@@ -129,6 +129,7 @@ inline float row_max(const float* row, std::int64_t n) {
   std::fill_n(lane_max, lanes, max);
   const std::int64_t whole = n / lanes * lanes;
   for (std::int64_t j = 0; j < whole; j += lanes) {
+#pragma omp simd
     for (std::int64_t l = 0; l < lanes; ++l) {
       lane_max[l] = row[j + l] > lane_max[l] ? row[j + l] : lane_max[l];
     }
