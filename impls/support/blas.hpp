@@ -120,6 +120,25 @@ void for_each_row_block(const Problem& p, std::int64_t b, F&& f) {
   }
 }
 
+// The largest element, -inf of none; a NaN is passed over, for its exp will tell. Sixteen
+// independent maxima, because clang does not vectorise one maximum of floats without -ffast-math.
+inline float row_max(const float* row, std::int64_t n) {
+  constexpr std::int64_t lanes = 16;
+  float max = -std::numeric_limits<float>::infinity();
+  float lane_max[lanes];
+  std::fill_n(lane_max, lanes, max);
+  const std::int64_t whole = n / lanes * lanes;
+  for (std::int64_t j = 0; j < whole; j += lanes) {
+#pragma omp simd
+    for (std::int64_t l = 0; l < lanes; ++l) {
+      lane_max[l] = row[j + l] > lane_max[l] ? row[j + l] : lane_max[l];
+    }
+  }
+  for (std::int64_t j = whole; j < n; ++j) max = row[j] > max ? row[j] : max;
+  for (const float candidate : lane_max) max = candidate > max ? candidate : max;
+  return max;
+}
+
 struct RowSum {
   float max, sum;
 };
@@ -128,9 +147,7 @@ struct RowSum {
 // inside an OpenMP region's lambda is not vectorised by every compiler. An empty row gives -inf and
 // 0.
 [[gnu::noinline]] inline RowSum softmax_row(float* row, std::int64_t n) {
-  float max = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : max)
-  for (std::int64_t j = 0; j < n; ++j) max = row[j] > max ? row[j] : max;
+  const float max = row_max(row, n);
   float sum = 0.0F;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t j = 0; j < n; ++j) {

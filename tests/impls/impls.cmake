@@ -38,6 +38,7 @@ if(ATTN_HAVE_BLAS)
   add_library(attn_pthread_flavour_stub SHARED impls/pthread_flavour_stub.cpp)
   add_executable(two_pools_test impls/two_pools_test.cpp)
   target_link_libraries(two_pools_test PRIVATE attn_warnings ${ATTN_BACKENDS} attn_harness GTest::gtest_main)
+  add_dependencies(two_pools_test attn_pthread_flavour_stub)
   add_test(NAME TwoPools COMMAND two_pools_test)
   set_tests_properties(TwoPools PROPERTIES ENVIRONMENT
     "LD_PRELOAD=$<TARGET_FILE:attn_pthread_flavour_stub>;ASAN_OPTIONS=verify_asan_link_order=0")

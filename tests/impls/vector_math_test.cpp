@@ -42,24 +42,28 @@ double worst_ulps(float begin, float end, F f, Truth truth) {
   return worst;
 }
 
+// Function objects, which every compiler inlines into the loop.
+constexpr auto float_exp = [](float x) { return simd_exp(x); };
+constexpr auto float_tanh = [](float x) { return simd_tanh(x); };
+constexpr auto float_sigmoid = [](float x) { return simd_sigmoid(x); };
 double double_exp(double x) { return std::exp(x); }
 double double_tanh(double x) { return std::tanh(x); }
 double double_sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
 TEST(VectorMath, ExpIsWithinTwoUlps) {
-  EXPECT_LE(worst_ulps(-87.3F, 88.7F, simd_exp, double_exp), 2.0);
+  EXPECT_LE(worst_ulps(-87.3F, 88.7F, float_exp, double_exp), 2.0);
 }
 
 TEST(VectorMath, ExpRoundsDenormalResults) {
-  EXPECT_LE(worst_ulps(-103.9F, 0.0F, simd_exp, double_exp), 2.0);
+  EXPECT_LE(worst_ulps(-103.9F, 0.0F, float_exp, double_exp), 2.0);
 }
 
 TEST(VectorMath, TanhIsWithinTwoUlps) {
-  EXPECT_LE(worst_ulps(-20.0F, 20.0F, simd_tanh, double_tanh), 2.0);
+  EXPECT_LE(worst_ulps(-20.0F, 20.0F, float_tanh, double_tanh), 2.0);
 }
 
 TEST(VectorMath, SigmoidIsWithinThreeUlps) {
-  EXPECT_LE(worst_ulps(-87.3F, 30.0F, simd_sigmoid, double_sigmoid), 3.0);
+  EXPECT_LE(worst_ulps(-87.3F, 30.0F, float_sigmoid, double_sigmoid), 3.0);
 }
 
 TEST(VectorMath, EndsOfTheDomain) {
