@@ -109,7 +109,7 @@ TEST(Arena, GiveBackFreesThePages) {
     std::vector<unsigned char> pages(16);
     EXPECT_EQ(mincore(start, 16 * page, pages.data()), 0);
     int sum = 0;
-    for (const unsigned char page : pages) sum += page & 1;
+    for (const unsigned char flags : pages) sum += flags & 1;
     return sum;
   };
   EXPECT_EQ(resident(), 16);

@@ -62,7 +62,7 @@ TEST_F(JournalFile, TornLastLineIsCutAndNeverGluedTo) {
     journal.append(sample("a", 0, 0, 0.1));
     journal.append(sample("a", 0, 1, 0.2));
   }
-  for (int cut = 1; cut < 60; ++cut) {
+  for (int cut = 1; cut < 40; ++cut) {  // a line is longer than that
     const std::string whole = read_file(path_);
     std::ofstream(path_, std::ios::trunc)
         << whole.substr(0, whole.size() - static_cast<std::size_t>(cut));
