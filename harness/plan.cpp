@@ -99,7 +99,7 @@ class Grid {
   std::int64_t n_max = most_n;
 
   void expand(const std::vector<const Entry*>& entries, std::vector<Point>& points) const {
-    const auto n_values = axis("n", "128:8192", 1);
+    std::vector<std::int64_t> n_values = axis("n", "128:8192", 1);
     const bool fit = fitted || (fit_long_curves && n_values.size() >= 7);
     for (const Entry* entry : entries) {
       std::vector<Problem> problems = {base_problem()};

@@ -158,13 +158,13 @@ std::vector<std::pair<std::string, double>> Runner::phases() {
   call(io);
   // A phase that comes back (once a head, say) is one phase.
   std::vector<std::pair<std::string, double>> sums;
-  for (const auto& [phase, seconds] : listener.phases) {
-    auto found =
-        std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == phase; });
+  for (const auto& entry : listener.phases) {
+    const auto found = std::find_if(sums.begin(), sums.end(),
+                                    [&](const auto& sum) { return sum.first == entry.first; });
     if (found == sums.end()) {
-      sums.emplace_back(phase, seconds);
+      sums.push_back(entry);
     } else {
-      found->second += seconds;
+      found->second += entry.second;
     }
   }
   return sums;

@@ -20,8 +20,10 @@ std::vector<Sample> rounds(const std::vector<double>& times) {
 std::vector<double> drifting(double factor, int n, unsigned seed) {
   std::mt19937 engine(seed);
   std::normal_distribution<double> noise(0, 0.005);
-  std::vector<double> times;
-  for (int i = 0; i < n; ++i) times.push_back(factor * (1 + 0.5 * i / n) * std::exp(noise(engine)));
+  std::vector<double> times(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    times[i] = factor * (1 + 0.5 * static_cast<double>(i) / n) * std::exp(noise(engine));
+  }
   return times;
 }
 

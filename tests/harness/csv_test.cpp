@@ -14,7 +14,6 @@
 namespace attn {
 namespace {
 
-using testing::ElementsAre;
 using testing::Optional;
 
 TEST(Csv, QuotesOnlyWhatMustBe) {

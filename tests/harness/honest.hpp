@@ -193,7 +193,7 @@ std::vector<T> answer(const Problem& p, Family family, const Io& io, Fault fault
   }
   if (values.empty()) return values;
   if (fault == Fault::zeros) values.assign(values.size(), T{0});
-  if (fault == Fault::nan_element) values[values.size() / 2] = std::nan("");
+  if (fault == Fault::nan_element) values[values.size() / 2] = std::nanf("");
   if (fault == Fault::wrong_tail_row) values.back() += static_cast<T>(0.25);
   return values;
 }

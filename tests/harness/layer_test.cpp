@@ -141,8 +141,9 @@ TEST(Layer, ScratchIsTheExactSumAndTheCoreIsAligned) {
         std::vector<float> x(2 * 3 * 5, 1.0F), w(4 * head_dim * 5, 1.0F);
         std::vector<float> y(2 * 3 * 4 * head_dim + 30);
         std::vector<char> memory(bytes + 64);
-        char* const scratch = reinterpret_cast<char*>(
-            (reinterpret_cast<std::uintptr_t>(memory.data()) + 63) / 64 * 64);
+        void* aligned = memory.data();
+        std::size_t space = memory.size();
+        auto* const scratch = static_cast<char*>(std::align(64, bytes, aligned, space));
         Io io;
         io.x = {x.data(), 15, 0, 5};
         io.y = output_projection ? View{y.data(), 15, 0, 5}

@@ -14,7 +14,7 @@
 
 #include "harness/csv.hpp"
 #include "harness/results.hpp"
-#include "impls/cpu/naive.cpp"
+#include "impls/cpu/naive.cpp"  // NOLINT(bugprone-suspicious-include): its kernel is under test
 
 namespace attn {
 namespace {

@@ -36,8 +36,8 @@ TEST(StopReason, BudgetNeverStopsBeforeThreeCalls) {
 }
 
 TEST(StopReason, SamplesAreLimited) {
-  std::vector<double> times;
-  for (int i = 0; i < 30; ++i) times.push_back(i % 2 == 0 ? 0.001 : 0.002);
+  std::vector<double> times(30, 0.001);
+  for (std::size_t i = 0; i < times.size(); i += 2) times[i] = 0.002;
   EXPECT_EQ(stop_reason({}, with_times(times), {}), "samples");
 }
 

@@ -15,7 +15,6 @@ namespace attn {
 namespace {
 
 using testing_support::answer;
-using testing_support::at;
 using testing_support::Fault;
 using testing_support::trial;
 using testing_support::write;

@@ -22,9 +22,10 @@ struct Tensor {
   std::int64_t batch = 0, heads = 0, tokens = 0, dim = 0;
 
   Tensor() = default;
-  Tensor(std::int64_t batch_, std::int64_t heads_, std::int64_t tokens_, std::int64_t dim_,
+  // Members are meant inside: `slack` puts gaps between rows and items.
+  Tensor(std::int64_t items, std::int64_t head_count, std::int64_t rows, std::int64_t width,
          bool slack)
-      : batch(batch_), heads(heads_), tokens(tokens_), dim(dim_) {
+      : batch(items), heads(head_count), tokens(rows), dim(width) {
     view.head_stride = slack ? dim : tokens * dim;
     view.token_stride = slack ? heads * dim + 3 : dim;
     view.batch_stride = slack ? tokens * view.token_stride + 5 : heads * tokens * dim;
@@ -144,21 +145,21 @@ struct Tensors {
       return static_cast<const void*>(t.view.data);
     };
     const double deviation = 1.0 / std::sqrt(static_cast<double>(p.d_model));
-    Parameters& w_ = io.parameters;
+    Parameters& given = io.parameters;
     if (family == Family::attention) {
-      w_.w_q = weights(w_q, p.heads * p.head_dim, p.d_model, deviation);
-      w_.w_k = weights(w_k, p.heads_kv * p.head_dim, p.d_model, deviation);
-      w_.w_v = weights(w_v, p.heads_kv * p.head_dim_v, p.d_model, deviation);
+      given.w_q = weights(w_q, p.heads * p.head_dim, p.d_model, deviation);
+      given.w_k = weights(w_k, p.heads_kv * p.head_dim, p.d_model, deviation);
+      given.w_v = weights(w_v, p.heads_kv * p.head_dim_v, p.d_model, deviation);
       const std::int64_t mixed = p.heads * p.head_dim_v;
       if (p.output_projection) {
-        w_.w_o = weights(w_o, p.d_model, mixed, 1.0 / std::sqrt(static_cast<double>(mixed)));
+        given.w_o = weights(w_o, p.d_model, mixed, 1.0 / std::sqrt(static_cast<double>(mixed)));
       }
       return;
     }
     const std::int64_t gates = family == Family::lstm ? 4 : 1;
-    w_.w = weights(w, gates * p.d_model, p.d_model, deviation);
-    w_.u = weights(u, gates * p.d_model, p.d_model, deviation);
-    w_.b = weights(b, 1, gates * p.d_model, deviation);
+    given.w = weights(w, gates * p.d_model, p.d_model, deviation);
+    given.u = weights(u, gates * p.d_model, p.d_model, deviation);
+    given.b = weights(b, 1, gates * p.d_model, deviation);
   }
 };
 
