@@ -52,7 +52,7 @@ TEST(Stats, MedianIntervalCoversAtLeastAsOftenAsItSays) {
 
 TEST(Stats, OutliersAreCountedBeyondTheFences) {
   EXPECT_EQ(count_outliers({1, 1.1, 0.9, 1, 5}), 1);
-  EXPECT_EQ(count_outliers({1, 1.05, 0.95, 1, 1.02}), 0);
+  EXPECT_EQ(count_outliers({1, 2, 3, 4, 5}), 0);
 }
 
 }  // namespace
