@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: MIT
 // Idea: the query heads that share one KV head are one taller matrix, so K and V are read once per
-// KV
-//   head and not once per query head.
-// Math: with group = heads / heads_kv, rows (i, r) of Q' [n_q * group, d] are query i of head
-//   g * group + r; S = scale * Q' K^T, A = softmax of its rows, in place, Z' = A V.
+//   KV head and not once per query head.
+// Math: with group = heads / heads_kv, rows (i, r) of Q' [n_q * group, d] are query i of head g *
+//   group + r; S = scale * Q' K^T, A = softmax of its rows, in place, Z' = A V.
 // Memory traffic (elements per KV head; a GEMM counts each operand once): packing reads and writes
 //   group n_q d, unpacking group n_q d_v; each block of rows is that of blas.three_step with
 //   `group` times the rows and K and V still read once.
 // Why this shape: no one leading dimension fits the group's rows in both usual layouts ([head,
-// token]
-//   and [token, head]), and a copy of q and out costs d + d_v elements a row beside 2 n_kv (d +
-//   d_v) flops, so they are always packed: one path, and scratch does not depend on strides.
+//   token] and [token, head]), and a copy of q and out costs d + d_v elements a row beside 2 n_kv
+//   (d + d_v) flops, so they are always packed: one path, and scratch does not depend on strides.
 //   Token-major rows keep the rows of one query together, so a causal mask cuts blocks as it does
 //   for one head. With one query (decode) the group is what turns a matrix-vector into a
 //   matrix-matrix product.
 // Limits: f32, host; OpenBLAS's OpenMP flavour only. Scratch is `group` times that of one head.
 // Source: Ainslie et al. 2023 (GQA), Shazeer 2019 (MQA); the folding of the group into rows is
-// folklore.
+//   folklore.
 #include "impls/attention.hpp"
 #include "impls/support/blas.hpp"
 #include "impls/support/refusals.hpp"

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: MIT
 // Idea: only U h has to wait for the step before, so W x of all tokens is one GEMM in front of the
-// loop. Math: Z = X W^T; (i, f, g, o) = Z_t + U h_{t-1} + b; c_t = sigmoid(f) c_{t-1} + sigmoid(i)
-// tanh(g),
-//   h_t = sigmoid(o) tanh(c_t), y_t = h_t, h_0 = c_0 = 0; W, U [4 d, d], b [4 d], d = d_model.
+//   loop.
+// Math: Z = X W^T; (i, f, g, o) = Z_t + U h_{t-1} + b; c_t = sigmoid(f) c_{t-1} + sigmoid(i)
+//   tanh(g), h_t = sigmoid(o) tanh(c_t), y_t = h_t, h_0 = c_0 = 0; W, U [4 d, d], b [4 d], d =
+//   d_model.
 // Memory traffic (elements; a product counts each operand once): the projection reads B n d + 4 d^2
-// and
-//   writes 4 B n d; a step reads U and, per batch item, h and reads and writes its row of Z (4 d^2
-//   + 9 B d), then the cell reads Z, b and c and writes c and y (11 B d); c_0 is cleared once: B d.
+//   and writes 4 B n d; a step reads U and, per batch item, h and reads and writes its row of Z (4
+//   d^2 + 9 B d), then the cell reads Z, b and c and writes c and y (11 B d); c_0 is cleared once:
+//   B d.
 // Why this shape: a step is a matrix-vector product (batch 1: sgemv) or a thin GEMM (batch > 1)
-// whose
-//   cost is reading U; it adds onto Z in place (beta = 1) and reads h_{t-1} where y already has it.
-//   One vectorised cell takes all four gates, so Z is read once, and the bias costs no further
-//   pass. c_0 serves as h_0 too, both being zeros; the product with it is carried out like every
-//   other.
+//   whose cost is reading U; it adds onto Z in place (beta = 1) and reads h_{t-1} where y already
+//   has it. One vectorised cell takes all four gates, so Z is read once, and the bias costs no
+//   further pass. c_0 serves as h_0 too, both being zeros; the product with it is carried out like
+//   every other.
 // Limits: layer scope only, prefill, f32, host; causal by nature, so the mask is ignored; one
-// thread is
-//   what it is measured on, for a step is too short to share.
+//   thread is what it is measured on, for a step is too short to share.
 // Source: Hochreiter and Schmidhuber 1997, Gers et al. 2000; the hoisted projection: Appleyard et
-// al. 2016.
+//   al. 2016.
 #include "impls/attention.hpp"
 #include "impls/support/blas.hpp"
 #include "impls/support/refusals.hpp"

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: MIT
 // Idea: only U h has to wait for the step before, so W x of all tokens is one GEMM in front of the
-// loop. Math: Z = X W^T; h_t = tanh(Z_t + U h_{t-1} + b), h_0 = 0, y_t = h_t; W, U [d, d], d =
-// d_model. Memory traffic (elements; a product counts each operand once): the projection reads B n
-// d + d^2 and
-//   writes B n d; a step reads U and, per batch item, h and reads and writes its row of Z (d^2 +
-//   3 B d), then the cell reads Z and b and writes y (3 B d); h_0 is cleared once: B d.
+//   loop.
+// Math: Z = X W^T; h_t = tanh(Z_t + U h_{t-1} + b), h_0 = 0, y_t = h_t; W, U [d, d], d = d_model.
+// Memory traffic (elements; a product counts each operand once): the projection reads B n d + d^2
+//   and writes B n d; a step reads U and, per batch item, h and reads and writes its row of Z (d^2
+//   + 3 B d), then the cell reads Z and b and writes y (3 B d); h_0 is cleared once: B d.
 // Why this shape: a step is a matrix-vector product (batch 1: sgemv) or a thin GEMM (batch > 1)
-// whose
-//   cost is reading U; it adds onto Z in place (beta = 1) and reads h_{t-1} where y already has it.
-//   The bias is added by the vectorised cell, which costs no further pass over Z. The product with
-//   h_0 = 0 is carried out like every other, so that a step costs the same at every t.
+//   whose cost is reading U; it adds onto Z in place (beta = 1) and reads h_{t-1} where y already
+//   has it. The bias is added by the vectorised cell, which costs no further pass over Z. The
+//   product with h_0 = 0 is carried out like every other, so that a step costs the same at every t.
 // Limits: layer scope only, prefill, f32, host; causal by nature, so the mask is ignored; one
-// thread is
-//   what it is measured on, for a step is too short to share.
+//   thread is what it is measured on, for a step is too short to share.
 // Source: Elman 1990; the hoisted projection is folklore (Appleyard et al. 2016 describe it).
 #include "impls/attention.hpp"
 #include "impls/support/blas.hpp"

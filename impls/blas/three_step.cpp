@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: MIT
 // Idea: the lesson's three steps, each as good as a library makes it: GEMM, softmax, GEMM.
 // Math: S = scale * Q K^T, A = softmax of the rows of S, in place, Z = A V; one head after the
-// other. Memory traffic (elements; a GEMM counts each operand once): for a block of r rows that see
-// `common`
-//   to `keys` keys, scores read r d + keys d and write r keys; softmax reads a row three times and
-//   writes it twice; mixing reads r common + common d_v and writes r d_v; a row with t keys past
-//   `common` reads t (1 + d_v) more and reads and writes its d_v outputs. Without a causal mask
-//   there is one block and common = keys.
+//   other.
+// Memory traffic (elements; a GEMM counts each operand once): for a block of r rows that see
+//   `common` to `keys` keys, scores read r d + keys d and write r keys; softmax reads a row three
+//   times and writes it twice; mixing reads r common + common d_v and writes r d_v; a row with t
+//   keys past `common` reads t (1 + d_v) more and reads and writes its d_v outputs. Without a
+//   causal mask there is one block and common = keys.
 // Why this shape: S of one head is one [n_q, n_kv] matrix, so each step is one call that OpenBLAS
-// can
-//   block for the caches. Under a causal mask blocks of 64 rows leave out what no row sees: 64 is
-//   the least with which a GEMM still amortises the packing of K, and the triangle that sgemv does
-//   is then 64 / n_kv of the mixing. Scores computed past a row's own keys are never read.
+//   can block for the caches. Under a causal mask blocks of 64 rows leave out what no row sees: 64
+//   is the least with which a GEMM still amortises the packing of K, and the triangle that sgemv
+//   does is then 64 / n_kv of the mixing. Scores computed past a row's own keys are never read.
 // Limits: f32, host; OpenBLAS's OpenMP flavour only. flops under a causal mask exceed the model by
-// the
-//   scores between a row's keys and its block's.
+//   the scores between a row's keys and its block's.
 // Source: Vaswani et al. 2017, section 3.2.1.
 #include <cstring>
 

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Idea: the textbook's LSTM, one token after the other, one hidden unit after the other.
-// Math: (i, f, g, o) = W x_t + U h_{t-1} + b, W and U [4 d, d], b [4 d], gates in this order;
-//   c_t = sigmoid(f) c_{t-1} + sigmoid(i) tanh(g), h_t = sigmoid(o) tanh(c_t), y_t = h_t,
-//   h_0 = c_0 = 0, d = d_model; all products by unit and gate.
+// Math: (i, f, g, o) = W x_t + U h_{t-1} + b, W and U [4 d, d], b [4 d], gates in this order; c_t =
+//   sigmoid(f) c_{t-1} + sigmoid(i) tanh(g), h_t = sigmoid(o) tanh(c_t), y_t = h_t, h_0 = c_0 = 0,
+//   d = d_model; all products by unit and gate.
 // Memory traffic (elements, per batch item): a unit of a step reads eight rows of weights with x
-// and h
-//   beside each, four biases, and reads and writes its cell and writes y: n d (16 d + 7); h_0 and
-//   c_0 are cleared once: 2 d.
+//   and h beside each, four biases, and reads and writes its cell and writes y: n d (16 d + 7); h_0
+//   and c_0 are cleared once: 2 d.
 // Why this shape: none; it is what a reader of the lesson would write first. The state before step
-// t
-//   is row t - 1 of y itself; the four gates of a unit are computed together, so no gate is stored.
+//   t is row t - 1 of y itself; the four gates of a unit are computed together, so no gate is
+//   stored.
 // Limits: layer scope only, prefill, f32, one thread; causal by nature, so the mask is ignored.
 // Source: Hochreiter and Schmidhuber 1997; the forget gate is Gers et al. 2000.
 #include <cmath>

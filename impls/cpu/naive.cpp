@@ -2,12 +2,10 @@
 // Idea: the textbook's plain loops; the score matrix S of one head is written out in full.
 // Math: S = scale * Q K^T, row maximum, A = exp(S - max) / sum, Z = A V.
 // Memory traffic (elements, per head): a pair's score reads q and k and is written (2 d + 1),
-// softmax
-//   reads it three times and writes it twice, mixing reads it and v and updates the output row
-//   (1 + 3 d_v), which was cleared before: pairs * (2 d + 3 d_v + 7) + n_q d_v.
+//   softmax reads it three times and writes it twice, mixing reads it and v and updates the output
+//   row (1 + 3 d_v), which was cleared before: pairs * (2 d + 3 d_v + 7) + n_q d_v.
 // Why this shape: none; it is what a reader of the lesson would write first, and the yardstick for
-// the
-//   rest. Mixing runs over j outside and the dimension inside so that v is read along its rows.
+//   the rest. Mixing runs over j outside and the dimension inside so that v is read along its rows.
 // Limits: one thread, f32.
 // Source: Vaswani et al. 2017, section 3.2.1.
 #include <cmath>

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Idea: one pass over the keys with a running maximum and a running sum; no score matrix at all.
 // Math: for key j with score s: if s > m, then r = exp(m - s), l = l r + 1, acc = acc r + v_j, m =
-// s;
-//   otherwise w = exp(s - m), l = l + w, acc = acc + w v_j; at the end z = acc / l.
-//   A key that raises the maximum has weight exp(0) = 1 and needs its one exp for the rescaling,
-//   any other key needs its one exp for the weight: exps = pairs exactly, whatever the data. In
-//   both cases acc takes one multiply-add per dimension, so the flops are those of the score matrix
-//   too. The first key finds m = -inf and exp(-inf) = 0 clears an accumulator that is zero already.
+//   s; otherwise w = exp(s - m), l = l + w, acc = acc + w v_j; at the end z = acc / l. A key that
+//   raises the maximum has weight exp(0) = 1 and needs its one exp for the rescaling, any other key
+//   needs its one exp for the weight: exps = pairs exactly, whatever the data. In both cases acc
+//   takes one multiply-add per dimension, so the flops are those of the score matrix too. The first
+//   key finds m = -inf and exp(-inf) = 0 clears an accumulator that is zero already.
 // Memory traffic (elements, per head): a pair reads q, k and v and reads and writes the
-// accumulator:
-//   pairs * (2 d + 3 d_v); each row is cleared and divided once: n_q * 3 d_v.
+//   accumulator: pairs * (2 d + 3 d_v); each row is cleared and divided once: n_q * 3 d_v.
 // Why this shape: the accumulator is the output row itself, so scratch is zero bytes; m and l are
-// two
-//   scalars. This is the algorithm that fused kernels block for registers and vectors.
+//   two scalars. This is the algorithm that fused kernels block for registers and vectors.
 // Limits: one thread, f32, no probabilities (they would need the final maximum).
 // Source: Milakov and Gimelshein 2018, algorithm 3; Rabe and Staats 2021.
 #include <cmath>

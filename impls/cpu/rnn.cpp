@@ -2,11 +2,9 @@
 // Idea: the textbook's recurrent layer, one token after the other, one hidden unit after the other.
 // Math: h_t = tanh(W x_t + U h_{t-1} + b), h_0 = 0, y_t = h_t; W, U [d, d], b [d], d = d_model.
 // Memory traffic (elements, per batch item): a unit of a step reads two rows of weights, x, h and
-// its
-//   bias and writes one element of y: n d (4 d + 2); h_0 is cleared once: d.
+//   its bias and writes one element of y: n d (4 d + 2); h_0 is cleared once: d.
 // Why this shape: none; it is what a reader of the lesson would write first. The state before step
-// t
-//   is row t - 1 of y itself, so only h_0 needs a place. The product with h_0 = 0 is carried out
+//   t is row t - 1 of y itself, so only h_0 needs a place. The product with h_0 = 0 is carried out
 //   like every other, so that a step costs the same at every t.
 // Limits: layer scope only, prefill, f32, one thread; causal by nature, so the mask is ignored.
 // Source: Elman 1990.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Idea: the plain loops of cpu.naive with the outer ones turned into threads; S lies in memory.
 // Math: S = scale * Q K^T, A = softmax of its rows, in place, Z = A V: three kernels, all heads at
-// once. Memory traffic (elements): a pair's score reads q and k and is written (2 d + 1), softmax
-// reads it
-//   three times and writes it twice, mixing reads it and v for every output dimension (2 d_v); an
-//   output is written once: pairs * (2 d + 2 d_v + 6) + B h n_q d_v. The caches catch most of it.
+//   once.
+// Memory traffic (elements): a pair's score reads q and k and is written (2 d + 1), softmax reads
+//   it three times and writes it twice, mixing reads it and v for every output dimension (2 d_v);
+//   an output is written once: pairs * (2 d + 2 d_v + 6) + B h n_q d_v. The caches catch most of
+//   it.
 // Why this shape: none; one thread per score, per row and per output is what a first port looks
-// like.
-//   Neighbouring threads read different rows of k (not coalesced); a row of the softmax is one
-//   thread.
+//   like. Neighbouring threads read different rows of k (not coalesced); a row of the softmax is
+//   one thread.
 // Limits: f32, no key lengths, no probabilities; scratch is all of S, B h n_q n_kv.
 // Source: llm.c, dev/cuda/attention_forward.cu, kernel 1.
 #include <cmath>

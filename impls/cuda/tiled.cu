@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT
 // Idea: the two products of cuda.naive as tiles of 64 x 64 in shared memory, softmax as a warp per
-// row. Math: S = scale * Q K^T, A = softmax of its rows, in place, Z = A V: three kernels, all
-// heads at once. Memory traffic (elements, per head and 64 rows i): scores read q once per tile of
-// 64 keys and k once
-//   (64 t d + min(64 t, n_kv) d, t tiles) and write each visible pair; softmax reads a pair three
-//   times and writes it twice; mixing, per 64 output dimensions, reads each visible weight once and
-//   v once and writes the outputs. A kernel stops at the last key that its last row sees.
+//   row.
+// Math: S = scale * Q K^T, A = softmax of its rows, in place, Z = A V: three kernels, all heads at
+//   once.
+// Memory traffic (elements, per head and 64 rows i): scores read q once per tile of 64 keys and k
+//   once (64 t d + min(64 t, n_kv) d, t tiles) and write each visible pair; softmax reads a pair
+//   three times and writes it twice; mixing, per 64 output dimensions, reads each visible weight
+//   once and v once and writes the outputs. A kernel stops at the last key that its last row sees.
 // Why this shape: 256 threads hold 4 x 4 sums each, so 8 reads of shared memory feed 16
-// multiply-adds
-//   (one read each in a tile without registers). Depth 32 makes a warp read one row of 128 bytes;
-//   it is stored transposed with stride 65, so the 32 lanes hit 32 banks, and sums read 16
-//   consecutive floats or a broadcast. Under a causal mask the chunks that some row does not see
-//   take a guarded loop instead of zero weights, because 0 * NaN would be NaN.
+//   multiply-adds (one read each in a tile without registers). Depth 32 makes a warp read one row
+//   of 128 bytes; it is stored transposed with stride 65, so the 32 lanes hit 32 banks, and sums
+//   read 16 consecutive floats or a broadcast. Under a causal mask the chunks that some row does
+//   not see take a guarded loop instead of zero weights, because 0 * NaN would be NaN.
 // Limits: f32, no key lengths, no probabilities; scratch is all of S, B h n_q n_kv. Tiles are
-// computed
-//   whole, so flops exceed the model where a size is no multiple of 64, most with one query.
+//   computed whole, so flops exceed the model where a size is no multiple of 64, most with one
+//   query.
 // Source: the tiling is folklore (CUDA C++ Programming Guide, "Shared Memory"); S in memory as
-// kernel 1.
+//   kernel 1.
 #include <cmath>
 
 #include "impls/attention.hpp"
