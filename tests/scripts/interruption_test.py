@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a kill, a signal, a torn line or a full disk leaves behind, and that --resume goes on from it."""
+"""What a kill, a signal, a torn line or a full disk leaves, and that --resume goes on from it."""
 
 import contextlib
 import csv
@@ -330,6 +330,22 @@ def test_a_kill_during_the_phases_keeps_the_phases(
         assert len(phases) > len(points), "phases.csv holds its header and nothing else"
         return
     pytest.fail("the phases were over too early five times")
+
+
+def test_phases_alone_can_be_resumed(tmp_path: Path) -> None:
+    # As after a kill between the last closing call and the phases: all points are good and stay so.
+    points = planned(tmp_path, *SHORT)
+    attnbench(tmp_path, "run", *SHORT, "--out", "run")
+    before = (tmp_path / "run/samples.csv").read_bytes()
+    phases = tmp_path / "run/phases.csv"
+    count = phases.read_text().count("\n")
+    phases.unlink()
+    ended = attnbench(tmp_path, "run", "--resume", "--quiet", "--out", "run", code=None)
+    after = (tmp_path / "run/samples.csv").read_bytes()
+    assert ended.code == 0, f"{ended.out}{after.removeprefix(before).decode()}"
+    complete(tmp_path / "run", set(points), 25)
+    assert phases.read_text().count("\n") == count
+    assert after == before
 
 
 def test_a_full_disk_is_said_and_resumed_from(tmp_path: Path) -> None:
