@@ -24,7 +24,7 @@ class Ended:
 
 
 def binary() -> Path:
-    """ATTNBENCH, else the build of preset ci, else of preset release; without one the test fails."""
+    """ATTNBENCH, else the build of preset ci, else of preset release; without it a test fails."""
     given = os.environ.get("ATTNBENCH")
     builds = [ROOT / "build" / preset / "attnbench" for preset in ("ci", "release")]
     for path in [Path(given)] if given else builds:

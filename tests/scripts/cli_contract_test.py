@@ -138,7 +138,7 @@ for option in ("min-samples", "max-samples", "rounds", "processes", "seed"):
 
 
 def spaced(argument: list[str] | str) -> str:
-    """The id of a parameter: a command line as it is typed, and nothing for what it is held against."""
+    """The id of a parameter: a command line as it is typed; nothing for what is looked for."""
     return " ".join(argument) if isinstance(argument, list) else ""
 
 
@@ -314,6 +314,13 @@ def test_the_median_is_that_of_the_samples(measured: Path) -> None:
         assert float(row["time_median_s"]) == pytest.approx(statistics.median(times), rel=1e-12)
         assert int(row["samples"]) == len(times)
         assert float(row["time_min_s"]) == min(times)
+
+
+def test_no_file_names_the_folder_or_the_host(measured: Path) -> None:
+    for path in measured.iterdir():
+        text = path.read_text()
+        for private in (str(measured.parent), str(ROOT), str(Path.home()) + "/", '"hostname"'):
+            assert private not in text, path.name
 
 
 def test_without_out_the_folder_is_named_by_the_time(tmp_path: Path) -> None:
