@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: MIT
+"""What a kill, a signal, a torn line or a full disk leaves, and that --resume goes on from it."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from attnplot.table import SAMPLE_COLUMNS, load
+from binary import attnbench, binary, environment, planned, refused, rows
+
+# How long to wait for something that takes milliseconds on a quiet machine.
+PATIENCE_S = 120.0
+
+COMMON = ["--heads", "1", "--threads", "1", "--quiet"]
+# Eight points, 60 samples each whatever their precision: some 1100 lines.
+SWEEP = ["--only", "cpu.naive,cpu.online,blas.*", "--n", "64,192", "--scope", "core", *COMMON]
+SWEEP += ["--skip", "blas.rnn,blas.lstm", "--min-samples", "60", "--max-samples", "60"]
+# Two points with phases that take a while, for what needs a run to be under way only once.
+SHORT = ["--only", "cpu.naive", "--n", "64,768", *COMMON, "--min-samples", "25"]
+SHORT += ["--max-samples", "25"]
+# One point, a second.
+TINY = ["--only", "cpu.naive", "--n", "32", *COMMON, "--min-samples", "3", "--max-samples", "3"]
+
+
+class Running:
+    """A run of attnbench in a process group of its own."""
+
+    def __init__(self, cwd: Path, *arguments: str, folder: str = "run") -> None:
+        self.journal = cwd / folder / "samples.csv"
+        self.process = subprocess.Popen(
+            [str(binary()), "run", *arguments, "--out", folder],
+            cwd=cwd,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+
+    def worker(self, but: int | None = None) -> int | None:
+        """The supervisor's child, unless that is `but`; None when the supervisor has ended."""
+        pid = self.process.pid
+        deadline = time.monotonic() + PATIENCE_S
+        while self.process.poll() is None:
+            with contextlib.suppress(OSError):
+                children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+                if children and int(children[0]) != but:
+                    return int(children[0])
+            assert time.monotonic() < deadline, "no worker was started"
+            time.sleep(0.0005)
+        return None
+
+    def lines(self) -> list[str]:
+        return whole(self.journal).decode().splitlines()
+
+    def wait_until(self, reached: Callable[[list[str]], bool]) -> bool:
+        """Whether the journal came so far before the supervisor ended."""
+        deadline = time.monotonic() + PATIENCE_S
+        size = -1
+        while self.process.poll() is None:
+            now = self.journal.stat().st_size if self.journal.exists() else 0
+            if now != size:
+                size = now
+                if reached(self.lines()):
+                    return True
+            assert time.monotonic() < deadline, "the journal no longer grows"
+            time.sleep(0.0005)
+        return False
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and stderr, once it has ended of itself."""
+        _, said = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, said
+
+    def kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate(timeout=PATIENCE_S)
+        # The worker has a group but no parent any more: it is gone when the group is.
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(self.process.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.0005)
+        pytest.fail("the process group outlived kill -9")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    started: list[Running] = []
+
+    def starter(*arguments: str, folder: str = "run") -> Running:
+        started.append(Running(tmp_path, *arguments, folder=folder))
+        return started[-1]
+
+    yield starter
+    for run in started:
+        if run.process.poll() is None:
+            run.kill_group()
+
+
+def whole(journal: Path) -> bytes:
+    """The journal up to its last line end."""
+    data = journal.read_bytes() if journal.exists() else b""
+    return data[: data.rfind(b"\n") + 1]
+
+
+def events(journal: Path) -> list[dict[str, str]]:
+    """All lines of a journal of which none is torn, glued or doubled."""
+    data = journal.read_bytes()
+    assert data.endswith(b"\n")
+    lines = data.decode().splitlines()
+    assert lines[0].split(",") == SAMPLE_COLUMNS
+    found = []
+    for line in lines[1:]:
+        (fields,) = csv.reader(io.StringIO(line), strict=True)
+        assert len(fields) == len(SAMPLE_COLUMNS), f"torn or glued: {line}"
+        event = dict(zip(SAMPLE_COLUMNS, fields, strict=True))
+        assert event["event"] in ("check", "sample", "finish", "offence"), line
+        assert isinstance(json.loads(event["detail"]), dict), line
+        if event["event"] == "sample":
+            assert float(event["time_s"]) > 0, line
+        found.append(event)
+    assert len({e["run_id"] for e in found}) == 1
+    # Of the roofs one more is taken before the first round.
+    taken = Counter(
+        (e["point_id"], e["round"], e["process"])
+        for e in found
+        if e["event"] == "sample" and not e["point_id"].startswith("roof:")
+    )
+    assert not [key for key, count in taken.items() if count > 1]
+    return found
+
+
+def complete(folder: Path, points: set[str], samples: int) -> None:
+    """Every point is there once, good, with all its samples; attnplot checks the medians."""
+    events(folder / "samples.csv")
+    table = rows(folder)
+    assert Counter(r["point_id"] for r in table) == Counter(points)
+    assert {r["point_id"]: r["status_reason"] for r in table if r["status"] != "ok"} == {}
+    assert [int(r["samples"]) for r in table] == [samples] * len(points)
+    run = json.loads((folder / "run.json").read_text())
+    assert run["interrupted"] is False
+    assert run["finished_utc"] is not None
+    assert not load(folder).notes
+
+
+def good_points(lines: list[str]) -> set[str]:
+    """Points whose last end is a good one."""
+    ends: dict[str, bool] = {}
+    for line in lines:
+        if ",finish," in line:
+            ends[line.split(",")[1]] = '""status"":""ok""' in line
+    return {point for point, good in ends.items() if good}
+
+
+def test_twenty_kills_lose_nothing(tmp_path: Path, start: Callable[..., Running]) -> None:
+    points = planned(tmp_path, *SWEEP)
+    rng = random.Random(20)
+    # (who, when): after so many lines of the worker's life, at a closing call, or in the phases.
+    kills: list[tuple[str, int | str]] = [("group", rng.randrange(20))]  # roofs, first pass
+    middle = ["group"] * 7 + ["worker"] * 9
+    rng.shuffle(middle)
+    kills += [(who, rng.randrange(1, 60)) for who in middle]
+    kills += [("worker", "closing"), ("group", "closing"), ("group", "phases")]
+    assert Counter(who for who, _ in kills) == {"group": 10, "worker": 10}
+
+    run = start(*SWEEP)
+    last = None
+    snapshot = b""
+    for who, when in kills:
+        while True:
+            worker = run.worker(last)
+            base = len(run.lines())
+            before = good_points(run.lines())
+
+            def reached(
+                lines: list[str],
+                when: int | str = when,
+                base: int = base,
+                before: set[str] = before,
+            ) -> bool:
+                if when == "closing":
+                    return len(good_points(lines) - before) > 0
+                if when == "phases":
+                    return len(good_points(lines)) == len(points)
+                return len(lines) - base >= int(when)
+
+            if worker is not None and run.wait_until(reached):
+                break
+            # A point that was hit twice is an error until the next resume.
+            code, said = run.end()
+            assert code == 1, f"it ended with {code} before all kills: {said}"
+            run, last = start("--resume", "--quiet"), None
+        time.sleep(rng.random() * 0.005)
+        if who == "group":
+            run.kill_group()
+        else:
+            current = run.worker()
+            assert current is not None, "the run ended at the moment of a kill"
+            os.kill(current, signal.SIGKILL)
+            last = current
+        now = whole(run.journal)
+        assert now.startswith(snapshot), f"the kill of the {who} at {when} lost lines"
+        snapshot = now
+        if who == "group":
+            state = json.loads((run.journal.parent / "run.json").read_text())
+            assert state["finished_utc"] is None or when == "phases"
+            run, last = start("--resume", "--quiet"), None
+
+    code, said = run.end()
+    for _ in range(3):
+        if code != 1:
+            break
+        code, said = start("--resume", "--quiet").end()
+    assert code == 0, said
+    assert run.journal.read_bytes().startswith(snapshot)
+    complete(run.journal.parent, set(points), 60)
+    kinds = {e["detail"] for e in events(run.journal) if e["event"] == "offence"}
+    assert {json.loads(k)["kind"] for k in kinds} <= {"kill"}
+    assert (run.journal.parent / "phases.csv").read_text().count("\n") > len(points)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run_in_order(
+    tmp_path: Path, start: Callable[..., Running], number: signal.Signals, code: int
+) -> None:
+    points = planned(tmp_path, *SHORT)
+    run = start(*SHORT)
+    assert run.wait_until(lambda lines: len(lines) > 25)
+    run.process.send_signal(number)
+    ended, said = run.end()
+    assert ended == code, said
+    assert (run.journal.parent / "results.csv").is_file()
+    assert json.loads((run.journal.parent / "run.json").read_text())["interrupted"] is True
+    before = run.journal.read_bytes()
+    # The sentence quotes the command that goes on.
+    command = said.rstrip("\n").split("`")[1].split()
+    assert command[:2] == ["attnbench", "run"], said
+    attnbench(tmp_path, *command[1:], "--quiet")
+    assert run.journal.read_bytes().startswith(before)
+    complete(run.journal.parent, set(points), 25)
+
+
+def test_a_killed_run_does_not_pass_for_a_complete_one(start: Callable[..., Running]) -> None:
+    run = start(*SHORT)
+    assert run.wait_until(lambda lines: len(lines) > 25)
+    run.kill_group()
+    state = json.loads((run.journal.parent / "run.json").read_text())
+    assert state["finished_utc"] is None
+    assert state["interrupted"] is True, "report.md would not say that points are missing"
+
+
+def test_the_worker_dies_with_its_supervisor(start: Callable[..., Running]) -> None:
+    run = start(*SWEEP)
+    assert run.wait_until(lambda lines: len(lines) > 25)
+    worker = run.worker()
+    run.process.kill()
+    run.process.communicate(timeout=PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{worker}/stat").exists():
+        if Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            break
+        assert time.monotonic() < deadline, "the worker outlived its supervisor"
+        time.sleep(0.001)
+    data = run.journal.read_bytes()
+    time.sleep(0.5)
+    assert run.journal.read_bytes() == data
+
+
+def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
+    points = planned(tmp_path, *TINY)
+    attnbench(tmp_path, "run", *TINY, "--out", "run")
+    data = (tmp_path / "run/samples.csv").read_bytes()
+    last = len(data) - data[:-1].rfind(b"\n") - 1
+    for cut in [1, 2, last // 3, last - 1, last]:
+        folder = tmp_path / f"cut{cut}"
+        shutil.copytree(tmp_path / "run", folder)
+        os.truncate(folder / "samples.csv", len(data) - cut)
+        attnbench(tmp_path, "run", "--resume", "--quiet", "--out", folder.name)
+        assert (folder / "samples.csv").read_bytes().startswith(data[: len(data) - last])
+        complete(folder, set(points), 3)
+
+
+def test_a_line_torn_by_a_killed_worker_is_not_glued_to(start: Callable[..., Running]) -> None:
+    run = start(*SHORT)
+    assert run.wait_until(lambda lines: sum(",sample," in line for line in lines) > 20)
+    worker = run.worker()
+    assert worker is not None
+    os.kill(worker, signal.SIGSTOP)
+    # What a write leaves that a kill cuts short between two pages.
+    with run.journal.open("ab") as file:
+        file.write(whole(run.journal).splitlines()[-1][:40])
+    os.kill(worker, signal.SIGKILL)
+    code, said = run.end()
+    assert code == 0, said
+    assert len([e for e in events(run.journal) if e["event"] == "offence"]) == 1
+
+
+def test_a_kill_during_the_phases_keeps_the_phases(
+    tmp_path: Path, start: Callable[..., Running]
+) -> None:
+    points = planned(tmp_path, *SHORT)
+    for attempt in range(5):
+        run = start(*SHORT, folder=f"run{attempt}")
+        assert run.wait_until(lambda lines: len(good_points(lines)) == len(points))
+        worker = run.worker()
+        if worker is None or (run.journal.parent / "phases.csv").exists():
+            run.end()
+            continue  # too late
+        os.kill(worker, signal.SIGKILL)
+        run.end()
+        attnbench(tmp_path, "run", "--resume", "--quiet", "--out", f"run{attempt}")
+        phases = (run.journal.parent / "phases.csv").read_text().splitlines()
+        assert len(phases) > len(points), "phases.csv holds its header and nothing else"
+        return
+    pytest.fail("the phases were over too early five times")
+
+
+def test_phases_alone_can_be_resumed(tmp_path: Path) -> None:
+    # As after a kill between the last closing call and the phases: all points are good and stay so.
+    points = planned(tmp_path, *SHORT)
+    attnbench(tmp_path, "run", *SHORT, "--out", "run")
+    before = (tmp_path / "run/samples.csv").read_bytes()
+    phases = tmp_path / "run/phases.csv"
+    count = phases.read_text().count("\n")
+    phases.unlink()
+    ended = attnbench(tmp_path, "run", "--resume", "--quiet", "--out", "run", code=None)
+    after = (tmp_path / "run/samples.csv").read_bytes()
+    assert ended.code == 0, f"{ended.out}{after.removeprefix(before).decode()}"
+    complete(tmp_path / "run", set(points), 25)
+    assert phases.read_text().count("\n") == count
+    assert after == before
+
+
+def test_a_full_disk_is_said_and_resumed_from(tmp_path: Path) -> None:
+    points = planned(tmp_path, *SHORT)
+    limited = subprocess.run(
+        [str(binary()), "run", *SHORT, "--out", "run"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE_S,
+        check=False,
+        restore_signals=False,  # leaves SIGXFSZ ignored: writes fail as on a full disk
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)),
+    )
+    assert limited.returncode == 6, limited.stderr
+    assert "samples.csv" in limited.stderr
+    assert "--resume" in limited.stderr
+    before = whole(tmp_path / "run/samples.csv")
+    attnbench(tmp_path, "run", "--resume", "--quiet", "--out", "run")
+    assert (tmp_path / "run/samples.csv").read_bytes().startswith(before)
+    complete(tmp_path / "run", set(points), 25)
+
+
+def test_one_run_a_folder(tmp_path: Path, start: Callable[..., Running]) -> None:
+    points = planned(tmp_path, *SHORT)
+    run = start(*SHORT)
+    assert run.wait_until(lambda lines: len(lines) > 10)
+    assert "--out" in refused(tmp_path, "run", *SHORT, "--out", "run")
+    assert "another run is writing" in refused(tmp_path, "run", "--resume", "--out", "run")
+    code, said = run.end()
+    assert code == 0, said
+    complete(run.journal.parent, set(points), 25)
+    before = run.journal.read_bytes()
+    assert "--resume" in refused(tmp_path, "run", *SHORT, "--out", "run")
+    assert run.journal.read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder above that of a complete run called `run`."""
+    cwd = tmp_path_factory.mktemp("finished")
+    attnbench(cwd, "run", *TINY, "--out", "run")
+    return cwd
+
+
+def copy_of(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished / "run", tmp_path / "run"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def test_resuming_a_complete_run_changes_no_sample(finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path)
+    before = contents(folder)
+    attnbench(tmp_path, "run", "--resume", "--out", "run")
+    assert contents(folder)["samples.csv"] == before["samples.csv"]
+    assert contents(folder)["results.csv"] == before["results.csv"]
+
+
+def test_resume_wants_the_same_options(finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path)
+    before = contents(folder)
+    for changed in (["--n", "64"], [*TINY[:-1], "4"], ["--seed", "2"], [*TINY, "--seed", "2"]):
+        assert "--resume" in refused(tmp_path, "run", "--resume", "--out", "run", *changed)
+    assert contents(folder) == before
+    attnbench(tmp_path, "run", *TINY, "--resume", "--out", "run")
+
+
+@pytest.mark.parametrize("field", ["build_id", "env_id"])
+def test_resume_wants_the_same_machine_and_build(
+    finished: Path, tmp_path: Path, field: str
+) -> None:
+    folder = copy_of(finished, tmp_path)
+    run = json.loads((folder / "run.json").read_text())
+    run[field] = "0123456789ab"
+    (folder / "run.json").write_text(json.dumps(run))
+    before = contents(folder)
+    said = refused(tmp_path, "run", "--resume", "--out", "run")
+    assert "0123456789ab" in said
+    assert "new run" in said
+    assert contents(folder) == before
+
+
+def test_resume_wants_a_run(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path, "run", "--resume")
+    for folder in ("nowhere", "empty"):
+        assert folder in refused(tmp_path, "run", "--resume", "--out", folder)
+    assert [p.name for p in tmp_path.iterdir()] == ["empty"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"argv": []}', '{"argv": 5}', '{"argv": [1]}', "{}"],
+)
+def test_resume_refuses_a_broken_run_json(finished: Path, tmp_path: Path, text: str) -> None:
+    folder = copy_of(finished, tmp_path)
+    (folder / "run.json").write_text(text)
+    assert "run.json" in refused(tmp_path, "run", "--resume", "--out", "run", code=6)
+
+
+def test_a_kill_before_run_json_is_no_dead_end(finished: Path, tmp_path: Path) -> None:
+    # The journal is created first, so a kill in between leaves it alone in its folder.
+    folder = copy_of(finished, tmp_path)
+    for path in folder.iterdir():
+        if path.name == "samples.csv":
+            os.truncate(path, path.read_bytes().index(b"\n") + 1)
+        else:
+            path.unlink()
+    again = attnbench(tmp_path, "run", *TINY, "--out", "run", code=None)
+    resumed = attnbench(tmp_path, "run", *TINY, "--resume", "--out", "run", code=None)
+    assert 0 in (again.code, resumed.code), f"neither goes on: {again.err}{resumed.err}"
