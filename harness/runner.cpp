@@ -93,12 +93,12 @@ CheckOutcome Runner::check() {
   if (outcome.check.verdict == Check::Verdict::mismatch) outcome.status = Status::mismatch;
   if (outcome.check.verdict == Check::Verdict::mistrusted) outcome.status = Status::mistrusted;
   outcome.reason = outcome.check.reason;
+  if (outcome.status == Status::ok) guard_ = std::make_unique<Guard>(shape_, output_);
   return outcome;
 }
 
 Runner::Timed Runner::sample(std::uint64_t lot, double call_seconds) {
   set_threads(point_.problem.threads);
-  if (!guard_) guard_ = std::make_unique<Guard>(shape_, output_);
   Timed timed;
   timed.cache = "warm";
   if (device_) device_->upload();

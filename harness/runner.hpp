@@ -46,7 +46,7 @@ class Runner {
   // The verifying call: everything is checked around it, then the output against the reference.
   CheckOutcome check();
 
-  // One sample: untimed warm calls (or a flushed cache), the guard's change, the timed call. `lot`
+  // One sample, after a check that was ok: untimed warm calls (or a flushed cache), the guard's change, the timed call. `lot`
   // decides the number of warm calls and the guard's choice. `call_seconds` is what a call takes.
   struct Timed {
     double seconds = 0;

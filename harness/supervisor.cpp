@@ -210,6 +210,7 @@ class Supervisor {
     new (board_) Board;
     const std::int64_t kills_before = oom_kills();
     const pid_t parent = getpid();
+    std::fflush(nullptr);  // or the worker prints the parent's buffers, too
     const pid_t worker = fork();
     if (worker < 0) file_error(fmt::format("cannot start a worker: {}", std::strerror(errno)));
     if (worker == 0) {
