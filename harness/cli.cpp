@@ -163,7 +163,7 @@ void add_run_options(CLI::App& app, RunRequest& request) {
                  "do not start what is predicted to need more (60%)")
       ->group("Measurement")
       ->type_name("SIZE");
-  app.add_option("--rounds", measure.rounds,
+  app.add_option("--rounds", request.rounds,
                  "samples of every point of a fitted curve (6, or 2 per process)")
       ->check(CLI::Range(1, 1000000))
       ->group("Measurement");
@@ -230,6 +230,14 @@ void finish_request(RunRequest& request, const Machine& machine) {
   request.plan.most_threads = static_cast<int>(machine.cpus.size());
   request.measure.mem_limit_bytes =
       parse_bytes("--mem-limit", request.mem_limit, machine.memory_available_bytes);
+  // Six samples are the least that carry an interval; each of several processes brings two.
+  MeasureOptions& measure = request.measure;
+  measure.rounds = request.rounds.value_or(measure.processes >= 3 ? 2 * measure.processes : 6);
+  if (measure.rounds < measure.processes) {
+    usage_error(
+        fmt::format("--rounds: {} cannot be spread over --processes {}; use at least as many",
+                    measure.rounds, measure.processes));
+  }
   if (request.measure.max_samples < request.measure.min_samples) {
     usage_error(fmt::format("--max-samples: {} is less than --min-samples {}; raise it",
                             request.measure.max_samples, request.measure.min_samples));

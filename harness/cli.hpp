@@ -27,6 +27,7 @@ struct RunRequest {
   PlanOptions plan;
   MeasureOptions measure;
   std::string mem_limit = "60%";
+  std::optional<int> rounds;
   std::optional<std::string> out;
   std::vector<std::string> tags;
   bool resume = false;

@@ -12,7 +12,7 @@ foreach(file IN LISTS files)
 endforeach()
 string(SHA256 source_digest "${text}")
 string(SUBSTRING ${source_digest} 0 12 source_id)
-string(SHA256 digest "${text}${TOOLCHAIN}\n${LIBRARIES}")
+string(SHA256 digest "${text}${TOOLCHAIN}\n${LIBRARIES}\n${CUDA} ${CUDA_ARCHITECTURES}\n${HARNESS_FLAGS}")
 string(SUBSTRING ${digest} 0 12 build_id)
 
 execute_process(COMMAND git -C ${SOURCE_DIR} rev-parse --short=12 HEAD
@@ -32,6 +32,8 @@ file(WRITE ${OUTPUT}.new "#pragma once
 #define ATTN_GIT_DIRTY ${git_dirty}
 #define ATTN_TOOLCHAIN \"${TOOLCHAIN}\"
 #define ATTN_LIBRARIES \"${LIBRARIES}\"
+#define ATTN_CUDA_VERSION \"${CUDA}\"
+#define ATTN_HARNESS_FLAGS \"${HARNESS_FLAGS}\"
 ")
 file(COPY_FILE ${OUTPUT}.new ${OUTPUT} ONLY_IF_DIFFERENT)
 file(REMOVE ${OUTPUT}.new)

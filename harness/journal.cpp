@@ -62,14 +62,18 @@ Journal::Journal(const std::string& path, const std::string& run_id)
     usage_error(
         fmt::format("another run is writing {}; wait for it or choose another --out", path));
   }
-  const std::string text = read_file(path);
+  cut_torn_line();
+}
+
+void Journal::cut_torn_line() {
+  const std::string text = read_file(path_);
   const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
   if (whole < text.size() && ::ftruncate(fd_, static_cast<off_t>(whole)) != 0) {
-    file_error(fmt::format("cannot cut the torn last line of {}: {}", path, std::strerror(errno)));
+    file_error(fmt::format("cannot cut the torn last line of {}: {}", path_, std::strerror(errno)));
   }
   if (whole == 0 &&
       ::write(fd_, header.data(), header.size()) != static_cast<ssize_t>(header.size())) {
-    file_error(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+    file_error(fmt::format("cannot write {}: {}", path_, std::strerror(errno)));
   }
 }
 
@@ -108,6 +112,15 @@ std::vector<Event> read_journal(const std::string& path) {
 
 Status PointState::status() const {
   return parse_name<Status>(finish->detail.value("status", "")).value_or(Status::error);
+}
+
+void PointState::add_offence(const Event& event) {
+  ++(event.detail.value("kind", "") == "kill" ? kills : offences);
+}
+
+void PointState::add_sample(const Sample& sample) {
+  samples.push_back(sample);
+  kills = 0;
 }
 
 bool PointState::has_sample_of(int round) const {
@@ -152,17 +165,16 @@ RunState replay(const std::vector<Event>& events) {
         break;
       case Event::Kind::sample:
         if (suspect.contains({event.process, *event.round})) break;
-        point.samples.push_back(
+        point.add_sample(
             {event.process, *event.round, *event.time_s, event.detail.value("cache", "warm")});
         break;
       case Event::Kind::offence:
-        ++point.offences;
-        point.offence_reason = event.detail.value("reason", "");
+        point.add_offence(event);
         break;
       case Event::Kind::finish:
         if (event.detail.value("status", "") == "resumed") {
           point.finish.reset();
-          point.offences = 0;
+          point.offences = point.kills = 0;
         } else {
           point.finish = event;
         }

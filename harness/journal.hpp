@@ -44,6 +44,8 @@ class Journal {
   Journal& operator=(const Journal&) = delete;
 
   void append(const Event& event);  // throws CommandError (file)
+  // A process that was killed inside a write leaves part of a line; nothing may be glued to it.
+  void cut_torn_line();  // throws CommandError (file)
   void sync();
 
  private:
@@ -66,11 +68,15 @@ struct Sample {
 struct PointState {
   std::map<int, Event> checks;  // by process
   std::vector<Sample> samples;  // without the suspect ones
-  int offences = 0;             // since the start or the last resume
-  std::string offence_reason;
+  int offences = 0;             // since the start or the last resume, kills apart
+  int kills = 0;                // from outside: forgiven when a sample of the point follows
   std::optional<Event> finish;
 
+  void add_offence(const Event& event);
+  void add_sample(const Sample& sample);
   [[nodiscard]] bool finished() const { return finish.has_value(); }
+  // The second offence decides: one may be another program's doing.
+  [[nodiscard]] bool convicted() const { return offences + kills >= 2; }
   [[nodiscard]] Status status() const;  // of a finished point
   [[nodiscard]] bool has_sample_of(int round) const;
   [[nodiscard]] std::vector<double> times() const;

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <map>
 #include <regex>
+#include <set>
 
 #include "generated/identity.hpp"
 #include "harness/cli.hpp"
@@ -94,15 +95,16 @@ Sweep open_run(RunRequest& request, const Words& args) {
           fmt::format("--resume: {} holds no run; leave out --resume to start one", sweep.dir));
     }
     const auto stored = nlohmann::json::parse(read_file(sweep.dir + "/run.json"), nullptr, false);
-    if (stored.is_discarded() || !stored.contains("argv")) {
+    if (!stored.is_object() || !stored.contains("argv") || !stored["argv"].is_array()) {
       file_error(fmt::format("{}/run.json is not the record of a run", sweep.dir));
     }
-    if (stored["env_id"] != env_id(sweep.machine) || stored["build_id"] != ATTN_BUILD_ID) {
+    if (stored.value("env_id", "") != env_id(sweep.machine) ||
+        stored.value("build_id", "") != ATTN_BUILD_ID) {
       usage_error(
           fmt::format("--resume: {} was measured on machine {} with build {}, here they are {} and "
                       "{}; start a new run",
-                      sweep.dir, stored["env_id"].get<std::string>(),
-                      stored["build_id"].get<std::string>(), env_id(sweep.machine), ATTN_BUILD_ID));
+                      sweep.dir, stored.value("env_id", "?"), stored.value("build_id", "?"),
+                      env_id(sweep.machine), ATTN_BUILD_ID));
     }
     const Words before = stored["argv"].get<Words>();
     if (!sweep.argv.empty() && sweep.argv != before) {
@@ -115,8 +117,8 @@ Sweep open_run(RunRequest& request, const Words& args) {
     request.quiet = given.quiet;
     request.resume = true;
     sweep.argv = before;
-    sweep.run_id = stored["run_id"];
-    sweep.started_utc = stored["started_utc"];
+    sweep.run_id = stored.value("run_id", sweep.run_id);
+    sweep.started_utc = stored.value("started_utc", sweep.started_utc);
   } else if (exists) {
     usage_error(fmt::format("--out: {} holds a run already; add --resume or choose another folder",
                             sweep.dir));
@@ -124,9 +126,6 @@ Sweep open_run(RunRequest& request, const Words& args) {
   finish_request(request, sweep.machine);
   sweep.points = make_plan(request.plan);
   if (request.benchmark.filter) filter_points(sweep.points, *request.benchmark.filter);
-  if (request.measure.processes >= 3 && request.measure.rounds == MeasureOptions{}.rounds) {
-    request.measure.rounds = 2 * request.measure.processes;
-  }
   sweep.options = request.measure;
   sweep.seed = request.plan.seed;
   sweep.tags = fmt::format("{}", fmt::join(request.tags, ";"));
@@ -211,10 +210,17 @@ Exit command_compare(const Words& args) {
   app.add_option("--threshold", threshold_text, "differences below this are undecided (2%)");
   app.add_option("--fail-on", fail_on, "slower: exit with 3 when A is slower anywhere")
       ->check(CLI::IsMember({"slower"}));
-  request.measure.rounds = 20;
+  request.rounds = 20;
   parse(app, args);
   if (!request.plan.selection.only.empty() || !request.plan.selection.skip.empty()) {
     usage_error("compare takes its two backends by name; leave out --only and --skip");
+  }
+  if (request.resume || request.dry_run)
+    usage_error("compare takes neither --resume nor --dry-run");
+  for (const std::string& name : {a, b}) {
+    if (name.find_first_of("*?") != std::string::npos) {
+      usage_error(fmt::format("compare: \"{}\" is a pattern; name one backend", name));
+    }
   }
   if (a == b) usage_error(fmt::format("compare: A and B are both {}; name two backends", a));
   const double threshold = parse_share("--threshold", threshold_text);
@@ -245,13 +251,21 @@ Exit command_compare(const Words& args) {
                c.verdict);
     slower = slower || c.verdict == "slower";
   }
-  fmt::print("A = {}, B = {}, {} rounds, threshold {:.1f} %\n", a, b, sweep.options.rounds,
-             100 * threshold);
+  const auto threads_of = [&](const std::string& name) {
+    std::set<int> counts;
+    for (const Point& point : sweep.points) {
+      if (point.entry->name == name) counts.insert(point.problem.threads);
+    }
+    return fmt::format("{} on {} thread(s)", name, fmt::join(counts, ", "));
+  };
+  fmt::print("A = {}, B = {}; {} rounds, threshold {:.1f} %\n", threads_of(a), threads_of(b),
+             sweep.options.rounds, 100 * threshold);
   if (comparisons.empty() || result.code != Exit::good) print_summary(sweep, result.state);
-  if (!keep) std::filesystem::remove_all(sweep.dir);
-  if (result.code != Exit::good) return result.code;
+  const bool interrupted = result.code == Exit::interrupted || result.code == Exit::terminated;
+  if (!keep && !interrupted) std::filesystem::remove_all(sweep.dir);
+  if (interrupted || result.code == Exit::file || result.code == Exit::wrong) return result.code;
   if (slower && fail_on == "slower") return Exit::regression;
-  return comparisons.empty() ? Exit::nothing_measured : Exit::good;
+  return comparisons.empty() ? Exit::nothing_measured : result.code;
 }
 
 Exit command_list(const Words& args) {
@@ -308,5 +322,11 @@ int main(int argc, char** argv) {
   } catch (const attn::CommandError& error) {
     fmt::print(stderr, "attnbench: {}\n", error.what());
     return static_cast<int>(error.code());
+  } catch (const std::filesystem::filesystem_error& error) {
+    fmt::print(stderr, "attnbench: {}\n", error.what());
+    return static_cast<int>(attn::Exit::file);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "attnbench: {}\n", error.what());
+    return static_cast<int>(attn::Exit::wrong);
   }
 }

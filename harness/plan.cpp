@@ -127,8 +127,8 @@ class Grid {
           usage_error(fmt::format("--heads-kv: {} does not divide --heads {}; use a divisor",
                                   p.heads_kv, p.heads));
         }
-        p.n_q = axis("n-q", p.regime == Regime::decode ? "1" : text_of(p.n_kv), 0).front();
-        p.n_kv = axis("n-kv", text_of(p.n_kv), 0).front();
+        p.n_q = single("n-q", p.regime == Regime::decode ? "1" : text_of(p.n_kv));
+        p.n_kv = single("n-kv", text_of(p.n_kv));
         points.push_back(make_point(*entry, std::move(p), fit));
       }
     }
@@ -144,6 +144,14 @@ class Grid {
   [[nodiscard]] std::vector<std::int64_t> axis(const std::string& name, const std::string& fallback,
                                                std::int64_t least) const {
     return parse_range("--" + name, text(name, fallback), least);
+  }
+  // --n-q and --n-kv take the place of n, point by point: one value.
+  [[nodiscard]] std::int64_t single(const std::string& name, const std::string& fallback) const {
+    const auto values = axis(name, fallback, 0);
+    if (values.size() > 1) {
+      usage_error(fmt::format("--{}: {} values; use one, and --n for a list", name, values.size()));
+    }
+    return values.front();
   }
   template <class E>
   [[nodiscard]] E word(const std::string& name, E fallback) const {
@@ -230,8 +238,7 @@ class Grid {
         p.memory == Memory::device ? "device" : "cpu", p.threads, name_of(point.cache), p.n_q,
         p.n_kv, p.batch, p.heads, p.heads_kv, p.head_dim, p.head_dim_v, p.d_model,
         p.output_projection, p.width, p.mask == Mask::causal ? "causal" : "full",
-        p.scale ? fmt::format("{}", *p.scale) : "", name_of(p.dtype), name_of(point.dist),
-        point.seed);
+        p.effective_scale(), name_of(p.dtype), name_of(point.dist), point.seed);
     point.id = fmt::format("{:012x}", hash_text(point.key) >> 16);
     return point;
   }

@@ -49,7 +49,7 @@ struct Row {
     check = state.checks.empty() ? json::object() : state.checks.rbegin()->second.detail;
   }
 
-  [[nodiscard]] Status status() const { return state.finished() ? state.status() : Status::ok; }
+  [[nodiscard]] Status status() const { return state.status(); }
   [[nodiscard]] bool heads() const { return !built || has_heads(family); }
   [[nodiscard]] bool layer() const { return p.scope == Scope::layer; }
   [[nodiscard]] std::string stop() const {
@@ -77,6 +77,7 @@ struct Row {
     return static_cast<double>(work.bytes) / *time / 1e9;
   }
   [[nodiscard]] std::optional<double> peak() const {
+    if (p.memory == Memory::device) return std::nullopt;  // the roofs are the host's
     return roof_value(run, Roof::Kind::fma, p.dtype, p.threads);
   }
   [[nodiscard]] std::optional<double> pct_peak() const {
@@ -221,8 +222,7 @@ const std::vector<Column>& columns() {
        [](const Row& r) { return std::string(name_of(r.status())); }},
       {{"outcome", "status_reason", "one sentence unless ok"},
        [](const Row& r) {
-         return when(r.state.finished() && r.status() != Status::ok,
-                     r.state.finished() ? r.state.finish->detail.value("reason", "") : "");
+         return when(r.status() != Status::ok, r.state.finish->detail.value("reason", ""));
        }},
 
       {{"timing", "samples", "timed calls that count"},
@@ -321,16 +321,11 @@ const std::vector<Column>& columns() {
   return table;
 }
 
-// A row is due when the point is finished or when all its samples are there.
-bool is_due(const Sweep& sweep, const Point& point, const PointState& state) {
-  return state.finished() || stop_reason(point, state, sweep.options).has_value();
-}
-
 template <class Visit>
 void each_row(const Sweep& sweep, const RunState& state, const Visit& visit) {
   for (const Point& point : sweep.points) {
     const auto found = state.points.find(point.id);
-    if (found == state.points.end() || !is_due(sweep, point, found->second)) continue;
+    if (found == state.points.end() || !found->second.finished()) continue;
     visit(Row(sweep, state, point, found->second));
   }
 }
@@ -380,7 +375,7 @@ void write_run_json(const Sweep& sweep, const RunState& state, std::string_view 
   run["argv"] = sweep.argv;
   run["started_utc"] = sweep.started_utc;
   run["finished_utc"] = ending == "finished" ? json(utc_now()) : json(nullptr);
-  run["interrupted"] = ending == "interrupted";
+  run["interrupted"] = ending != "finished";  // also while it goes on: a kill leaves it so
   run["build_id"] = ATTN_BUILD_ID;
   run["source_id"] = ATTN_SOURCE_ID;
   run["env_id"] = env_id(sweep.machine);
@@ -390,8 +385,17 @@ void write_run_json(const Sweep& sweep, const RunState& state, std::string_view 
   run["machine"]["limits"] = {{"mem_limit_bytes", sweep.options.mem_limit_bytes}};
   json flags = json::object();
   for (const FolderFlags& folder : folder_flags()) flags[folder.folder] = folder.flags;
+  flags["harness"] = ATTN_HARNESS_FLAGS;
   run["compiler"] = {
       {"toolchain", ATTN_TOOLCHAIN}, {"flags", flags}, {"libraries", ATTN_LIBRARIES}};
+  // The device's name comes from the workers: asking here would start the driver before a fork.
+  std::string device;
+  for (const auto& [id, point] : state.points) {
+    for (const auto& [process, check] : point.checks) {
+      device = check.detail.value("device_name", device);
+    }
+  }
+  run["cuda"] = {{"toolkit", ATTN_CUDA_VERSION}, {"device", device}};
   const auto blas = blas_info();
   run["blas"] = blas ? to_json(*blas) : json(nullptr);
   run["roofs"] = json::array();

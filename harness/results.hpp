@@ -22,7 +22,7 @@ struct ColumnInfo {
 };
 std::vector<ColumnInfo> list_columns();
 
-// One row per point that is finished or whose sampling is complete; replaces DIR/results.csv.
+// One row per finished point; replaces DIR/results.csv.
 void write_results(const Sweep& sweep, const RunState& state);
 
 struct PhaseRow {

@@ -294,6 +294,18 @@ double measure_triad(int threads, double seconds) {
 
 // ---- gemm --------------------------------------------------------------------------------------
 #ifdef ATTN_HAVE_BLAS
+// [64, 512] times [512, 4096]: as deep and as wide as a packing buffer.
+void multiply_wide() {
+  constexpr int m = 64;
+  constexpr int n = 4096;
+  constexpr int k = 512;
+  static_assert(k * n <= 2 * gemm_n * gemm_n && m * n + m * k <= gemm_n * gemm_n);
+  const float* b = buffers().matrices;
+  float* c = buffers().matrices + 2 * gemm_n * gemm_n;
+  const float* a = c + m * n;
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1.0F, a, k, b, n, 0.0F, c, n);
+}
+
 double measure_gemm(int threads, double seconds) {
   constexpr int n = static_cast<int>(gemm_n);
   float* a = buffers().matrices;
@@ -380,6 +392,13 @@ double measure_roof(const Roof& roof, double seconds) {
       return measure_triad(threads, seconds) / 1e9;
   }
   return 0;
+}
+
+void warm_gemm(int threads) {
+  set_threads(threads);
+#ifdef ATTN_HAVE_BLAS
+  multiply_wide();
+#endif
 }
 
 std::int64_t roof_buffer_bytes() { return stream_bytes() + matrix_bytes(); }

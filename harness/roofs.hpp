@@ -34,6 +34,10 @@ bool roof_available(const Roof& roof);
 // memory nodes it should be the one with the most threads, which then place the pages.
 double measure_roof(const Roof& roof, double seconds);
 
+// Multiplies wide and deep matrices once, so that the library has taken and touched its buffers on
+// `threads` threads. Nothing without BLAS. Calls set_threads.
+void warm_gemm(int threads);
+
 // All memory that measure_roof ever takes, for the planner. The streams run through six last-level
 // caches (64 MiB to 1 GiB, and at most an eighth of the memory that was available at the first
 // question).

@@ -16,8 +16,9 @@ namespace {
 // Calls slower than this are not warmed: they pass through the caches many times themselves.
 constexpr double slow_call_s = 0.05;
 
-// Resident pages a call may add beyond its scratch: library buffers were touched before, so this is
-// the kernel's own imprecision (it counts pages in batches per thread) and a few stack pages.
+// Resident pages a call may add beyond its scratch, per thread: library buffers were touched before,
+// so this is the kernel's own imprecision (it counts pages in batches) and parts of those buffers
+// that only other shapes reach.
 constexpr std::int64_t peak_slack_bytes = std::int64_t{4} << 20;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -79,8 +80,10 @@ CheckOutcome Runner::check() {
     return outcome;
   };
   if (shape_.hash() != before) return error("changed its inputs");
-  if (!output_.intact() || !shape_.intact()) return error("wrote outside its output");
-  if (outcome.peak_bytes > cost_.scratch_bytes + cost_.scratch_bytes / 50 + peak_slack_bytes) {
+  if (!output_.intact() || !shape_.intact() || !state_.intact())
+    return error("wrote outside its output");
+  const std::int64_t slack = peak_slack_bytes * point_.problem.threads;
+  if (outcome.peak_bytes > cost_.scratch_bytes + cost_.scratch_bytes / 50 + slack) {
     return error(fmt::format("took {} bytes of memory in one call, but declares {} of scratch",
                              outcome.peak_bytes, cost_.scratch_bytes));
   }
@@ -97,6 +100,11 @@ CheckOutcome Runner::check() {
   return outcome;
 }
 
+int Runner::warm_calls(std::uint64_t lot, double call_seconds) const {
+  if (point_.cache == CacheMode::cold || call_seconds > slow_call_s) return 0;
+  return 1 + static_cast<int>(lot & 1);
+}
+
 Runner::Timed Runner::sample(std::uint64_t lot, double call_seconds) {
   set_threads(point_.problem.threads);
   Timed timed;
@@ -111,10 +119,8 @@ Runner::Timed Runner::sample(std::uint64_t lot, double call_seconds) {
     }
   } else if (call_seconds > slow_call_s) {
     timed.cache = "mixed";
-  } else {
-    // One or two, by lot: a backend that skips every second call cannot know which one is timed.
-    for (std::uint64_t i = 0; i <= (lot & 1); ++i) timed.warm_seconds += call(io_);
   }
+  for (int i = warm_calls(lot, call_seconds); i > 0; --i) timed.warm_seconds += call(io_);
   guard_->disturb(lot >> 1);
   if (device_) device_->upload();  // the changed row travels; on a device this follows the flush
   timed.seconds = call(io_);
@@ -127,7 +133,6 @@ std::optional<std::string> Runner::guard_verdict() { return guard_->check(); }
 Runner::Closed Runner::closing_call() {
   guard_.reset();
   set_threads(point_.problem.threads);
-  shape_.truth();
   output_.poison();
   if (device_) device_->upload();
   const double seconds = call(io_);

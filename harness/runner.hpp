@@ -46,6 +46,10 @@ class Runner {
   // The verifying call: everything is checked around it, then the output against the reference.
   CheckOutcome check();
 
+  // Untimed calls before a timed one: one or two, by lot, since a backend that skips every second
+  // call cannot know then which one is timed; none when cold, or when a call is slow.
+  [[nodiscard]] int warm_calls(std::uint64_t lot, double call_seconds) const;
+
   // One sample, after a check that was ok: untimed warm calls (or a flushed cache), the guard's change, the timed call. `lot`
   // decides the number of warm calls and the guard's choice. `call_seconds` is what a call takes.
   struct Timed {

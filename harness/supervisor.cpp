@@ -181,7 +181,7 @@ class Supervisor {
       const bool retry =
           state.finished() && (state.status() == Status::error ||
                                state.status() == Status::timeout || state.status() == Status::oom);
-      if (!retry && (state.finished() || state.offences == 0)) continue;
+      if (!retry && (state.finished() || state.offences + state.kills == 0)) continue;
       Event event{.point_id = point.id,
                   .kind = Event::Kind::finish,
                   .process = std::max(0, state_.processes - 1)};
@@ -237,6 +237,8 @@ class Supervisor {
       }
       progress_.show(*board_, process);
     }
+    journal_.cut_torn_line();
+    reload();
     cost_.samples += board_->samples;
     cost_.seconds_in_rounds += board_->seconds_in_rounds;
     cost_.seconds_in_calls += board_->seconds_in_calls;
@@ -257,11 +259,9 @@ class Supervisor {
 
   // Whose offence the end of a worker was, and which.
   void blame(int process, int status, bool hung, bool out_of_memory) {
-    reload();
     const std::int64_t index = board_->point;
     if (index < 0) return;
     const Point& point = sweep_.points[static_cast<std::size_t>(index)];
-    if (state_.points[point.id].finished()) return;
     std::string kind = "crash";
     std::string reason;
     if (hung) {

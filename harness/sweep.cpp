@@ -75,10 +75,11 @@ std::string shape_key(const Point& point) {
   const Problem& p = point.problem;
   const std::string kind =
       has_heads(point.family()) ? "attention" : std::string(name_of(point.family()));
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", kind, name_of(p.scope),
-                     p.batch, p.heads, p.heads_kv, p.n_q, p.n_kv, p.head_dim, p.head_dim_v,
-                     p.d_model, p.output_projection, p.mask == Mask::causal, p.effective_scale(),
-                     name_of(p.dtype), point.seed, name_of(point.dist));
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", kind,
+                     name_of(p.scope), p.batch, p.heads, p.heads_kv, p.n_q, p.n_kv, p.head_dim,
+                     p.head_dim_v, p.d_model, p.output_projection, p.mask == Mask::causal,
+                     p.effective_scale(), p.width, fmt::join(p.key_lengths, ","), name_of(p.dtype),
+                     point.seed, name_of(point.dist));
 }
 
 std::int64_t shape_bytes(const Point& point) {
@@ -119,7 +120,8 @@ void record_offence(Journal& journal, RunState& state, const Point& point, int p
   event.detail = {{"kind", kind}, {"reason", reason}};
   journal.append(event);
   PointState& mine = state.points[point.id];
-  if (++mine.offences < 2) return;
+  mine.add_offence(event);
+  if (mine.finished() || !mine.convicted()) return;
   const Status status = kind == "mismatch" ? Status::mismatch
                         : kind == "hang"   ? Status::timeout
                         : kind == "oom"    ? Status::oom

@@ -25,8 +25,11 @@ constexpr double roof_first_s = 0.1;    // a roof sample at the start
 constexpr double roof_round_s = 0.015;  // and one in every round
 constexpr double closing_counts_s = 1;  // a closing call as long as this is a sample
 constexpr double closing_slower = 3;  // a closing call this much slower than any sample: mistrusted
-constexpr int closing_attempts = 3;   // if it is so every time
-constexpr double phase_limit_s = 1;   // longer calls are not repeated for their phases
+// For cold caches and threads that sleep: this call alone is not warmed.
+constexpr double closing_allowance_s = 0.005;
+constexpr double over_the_roof = 1.05;  // of the FMA peak: faster is an error
+constexpr int closing_attempts = 3;     // if it is so every time
+constexpr double phase_limit_s = 1;     // longer calls are not repeated for their phases
 constexpr std::uint64_t fresh_seed = 0x66726573682d696e;
 
 std::int64_t now_ns() {
@@ -43,13 +46,15 @@ class Worker {
         journal_(journal),
         board_(board),
         process_(process),
-        flusher_(2 * static_cast<std::size_t>(std::max<std::int64_t>(read_machine().llc_total_bytes,
+        flusher_(2 * static_cast<std::size_t>(std::max<std::int64_t>(sweep.machine.llc_total_bytes,
                                                                      std::int64_t{32} << 20))) {}
 
   void work();
 
  private:
   void measure_roofs(double seconds, std::optional<int> round);
+  void sample_roof(const Roof& roof, double seconds, int round);
+  std::optional<std::string> faster_than_the_machine(std::size_t index);
   void warm_libraries();
   void map_arena();
   void first_pass();
@@ -123,7 +128,7 @@ class SampleReporter : public benchmark::BenchmarkReporter {
                   .time_s = run.real_accumulated_time};
       event.detail = {{"cache", worker_.sampled_cache_}};
       worker_.journal_.append(event);
-      worker_.state_of(index).samples.push_back(
+      worker_.state_of(index).add_sample(
           {worker_.process_, number_, run.real_accumulated_time, worker_.sampled_cache_});
       worker_.step_done(worker_.seconds_of(index));
       ++position_;
@@ -140,11 +145,8 @@ class SampleReporter : public benchmark::BenchmarkReporter {
 void Worker::work() {
   const auto left = unfinished();
   map_arena();
-  if (state_.roof_samples.empty()) {
-    measure_roofs(roof_first_s, std::nullopt);
-  } else {
-    warm_libraries();
-  }
+  warm_libraries();
+  if (state_.roof_samples.empty()) measure_roofs(roof_first_s, std::nullopt);
   if (std::any_of(left.begin(), left.end(),
                   [&](std::size_t i) { return state_of(i).checks.empty(); })) {
     first_pass();
@@ -224,32 +226,35 @@ void Worker::finish(std::size_t index, Status status, const std::string& reason,
 
 void Worker::measure_roofs(double seconds, std::optional<int> round) {
   board_.stage = static_cast<int>(round ? Stage::rounds : Stage::roofs);
-  for (const Roof& roof : roofs_of(sweep_)) {
-    Event event{.point_id = roof_id(roof),
-                .kind = Event::Kind::sample,
-                .process = process_,
-                .round = round.value_or(0),
-                .time_s = seconds};
-    event.detail = {{"rate", measure_roof(roof, seconds)}, {"unit", unit(roof.kind)}};
-    journal_.append(event);
-    state_.roof_samples[event.point_id].push_back(event.detail["rate"].get<double>());
-  }
+  for (const Roof& roof : roofs_of(sweep_)) sample_roof(roof, seconds, round.value_or(0));
 }
 
-// What measure_roofs does on the way: BLAS takes its buffers and OpenMP its threads before the
-// first verifying call, whose memory is measured.
+void Worker::sample_roof(const Roof& roof, double seconds, int round) {
+  Event event{.point_id = roof_id(roof),
+              .kind = Event::Kind::sample,
+              .process = process_,
+              .round = round,
+              .time_s = seconds};
+  event.detail = {{"rate", measure_roof(roof, seconds)}, {"unit", unit(roof.kind)}};
+  journal_.append(event);
+  state_.roof_samples[event.point_id].push_back(event.detail["rate"].get<double>());
+}
+
+// BLAS takes its buffers and OpenMP its threads before the first verifying call, whose memory is
+// measured.
 void Worker::warm_libraries() {
   for (const Roof& roof : roofs_of(sweep_)) {
-    if (roof.kind == Roof::Kind::gemm) measure_roof(roof, 0);
+    if (roof.kind == Roof::Kind::gemm) warm_gemm(roof.threads);
   }
 }
 
 // The arena is mapped once, before any state, at the largest size that may be asked for.
 void Worker::map_arena() {
   std::int64_t largest = 0;
-  for (const std::size_t i : unfinished()) {
+  for (std::size_t i = 0; i < sweep_.points.size(); ++i) {
     const Point& point = sweep_.points[i];
     if (!point.entry->built() || point.problem.memory == Memory::device) continue;
+    if (state_of(i).finished() && state_of(i).status() != Status::ok) continue;
     const std::int64_t scratch = cost(point.entry->backend, point.problem).scratch_bytes;
     if (scratch <= sweep_.options.mem_limit_bytes) largest = std::max(largest, scratch);
   }
@@ -263,6 +268,9 @@ std::optional<std::pair<Status, std::string>> Worker::answer_without_measuring(s
   if (const auto refusal = refuses(point.entry->backend, point.problem)) {
     const bool unavailable = refusal->kind == Refusal::Kind::unavailable;
     return {{unavailable ? Status::unavailable : Status::unsupported, refusal->sentence}};
+  }
+  if (point.problem.memory == Memory::device && point.cache == CacheMode::cold) {
+    return {{Status::unsupported, "a device is timed warm only, so far"}};
   }
   const std::int64_t limit = sweep_.options.mem_limit_bytes;
   const std::int64_t scratch = cost(point.entry->backend, point.problem).scratch_bytes;
@@ -307,8 +315,21 @@ Runner& Worker::runner(std::size_t index) {
 }
 
 void Worker::verify_point(std::size_t index, std::optional<int> round) {
-  const CheckOutcome outcome = watched(index, round, 1, [&] { return runner(index).check(); });
   const Point& point = sweep_.points[index];
+  // The reference is the harness's own work: it has no deadline, and what it cannot check is not the
+  // backend's offence.
+  board_.point = static_cast<std::int64_t>(index);
+  board_.round = round.value_or(-1);
+  try {
+    runner(index).shape().truth();
+  } catch (const std::bad_alloc&) {
+    finish(index, Status::oom, "there was no memory for the inputs and the reference", "");
+    return;
+  } catch (const std::exception& reason) {
+    finish(index, Status::unsupported, fmt::format("cannot be checked: {}", reason.what()), "");
+    return;
+  }
+  const CheckOutcome outcome = watched(index, round, 1, [&] { return runner(index).check(); });
   Event event{.point_id = point.id,
               .kind = Event::Kind::check,
               .process = process_,
@@ -447,8 +468,9 @@ void Worker::sample_point(benchmark::State& bench, std::size_t index, int number
       sweep_.seed, hash_text(sweep_.points[index].id) + static_cast<std::uint64_t>(number));
   for (auto unused : bench) {
     static_cast<void>(unused);
+    const int calls = runner(index).warm_calls(lot, seconds_of(index)) + 1;
     const Runner::Timed timed =
-        watched(index, number, 3, [&] { return runner(index).sample(lot, seconds_of(index)); });
+        watched(index, number, calls, [&] { return runner(index).sample(lot, seconds_of(index)); });
     bench.SetIterationTime(timed.seconds);
     sampled_cache_ = timed.cache;
     ++board_.samples;
@@ -484,13 +506,14 @@ void Worker::close_point(std::size_t index, int number) {
   const std::vector<double> times = state_of(index).times();
   const double slowest = *std::max_element(times.begin(), times.end());
   Runner::Closed closed{};
+  const auto closing_is_slow = [&] {
+    return closed.seconds > closing_slower * slowest + closing_allowance_s;
+  };
   for (int attempt = 0; attempt < closing_attempts; ++attempt) {
     if (attempt > 0) runner(index).shape().refill(fresh_seed + static_cast<std::uint64_t>(attempt));
     closed = watched(index, number, 1, [&] { return runner(index).closing_call(); });
-    // One interruption by another program makes a short call slow; fresh inputs make it so each
-    // time.
-    if (closed.check.verdict != Check::Verdict::ok || closed.seconds <= closing_slower * slowest)
-      break;
+    // Another program makes a short call slow once; fresh inputs would make it so each time.
+    if (closed.check.verdict != Check::Verdict::ok || !closing_is_slow()) break;
   }
   PointState& state = state_of(index);
   if (closed.check.verdict == Check::Verdict::mismatch) {
@@ -501,14 +524,16 @@ void Worker::close_point(std::size_t index, int number) {
       stop_reason(sweep_.points[index], state, sweep_.options).value_or("rounds");
   if (closed.check.verdict == Check::Verdict::mistrusted) {
     finish(index, Status::mistrusted, closed.check.reason, stop);
-  } else if (closed.seconds > closing_slower * slowest) {
+  } else if (closing_is_slow()) {
     finish(index, Status::mistrusted,
            fmt::format(
                "a call on fresh inputs took {:.3g} s, {} times over; the slowest sample {:.3g} s",
                closed.seconds, closing_attempts, slowest),
            stop);
+  } else if (const auto impossible = faster_than_the_machine(index)) {
+    finish(index, Status::error, *impossible, stop);
   } else {
-    if (closed.seconds >= closing_counts_s) {
+    if (closed.seconds >= closing_counts_s && sweep_.points[index].cache == CacheMode::warm) {
       Event event{.point_id = sweep_.points[index].id,
                   .kind = Event::Kind::sample,
                   .process = process_,
@@ -516,18 +541,36 @@ void Worker::close_point(std::size_t index, int number) {
                   .time_s = closed.seconds};
       event.detail = {{"cache", "mixed"}, {"closing", true}};
       journal_.append(event);
-      state.samples.push_back({process_, number, closed.seconds, "mixed"});
+      state.add_sample({process_, number, closed.seconds, "mixed"});
     }
     finish(index, Status::ok, "", stop);
   }
   step_done(closed.seconds);
 }
 
+// A rate above 105 % of the FMA peak means that the peak was disturbed, or that the work was not
+// done.
+std::optional<std::string> Worker::faster_than_the_machine(std::size_t index) {
+  const Point& point = sweep_.points[index];
+  const Problem& p = point.problem;
+  if (p.memory == Memory::device) return std::nullopt;
+  const Roof roof{Roof::Kind::fma, p.dtype, p.threads};
+  const double rate = static_cast<double>(flops_model(p, point.family())) / seconds_of(index) / 1e9;
+  const auto peak = [&] { return roof_value(state_, roof.kind, roof.dtype, roof.threads); };
+  if (!peak() || rate <= over_the_roof * *peak()) return std::nullopt;
+  sample_roof(roof, roof_first_s, 0);
+  if (rate <= over_the_roof * *peak()) return std::nullopt;
+  return fmt::format("{:.1f} gflops are more than 105 % of the FMA peak, {:.1f} measured again",
+                     rate, *peak());
+}
+
 void Worker::phases() {
   std::vector<std::size_t> todo;
   for (std::size_t i = 0; i < sweep_.points.size(); ++i) {
     const PointState& state = state_of(i);
-    if (state.finished() && state.status() == Status::ok && seconds_of(i) <= phase_limit_s) {
+    const bool ok = state.finished() && state.status() == Status::ok;
+    // One that ended a worker in its phases goes without them.
+    if (ok && state.offences + state.kills == 0 && seconds_of(i) <= phase_limit_s) {
       todo.push_back(i);
     }
   }
@@ -581,6 +624,9 @@ WorkerExit work(const Sweep& sweep, RunState state, Journal& journal, Board& boa
     return WorkerExit::share_done;
   } catch (const CommandError& error) {
     fmt::print(stderr, "attnbench: {}\n", error.what());
+    return WorkerExit::failed;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "attnbench: the worker failed outside any backend: {}\n", error.what());
     return WorkerExit::failed;
   }
 }

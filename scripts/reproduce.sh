@@ -13,7 +13,7 @@ minutes on two cores), then fits exponents, draws the plots, writes the report a
 
   --quick     the same with n up to 2048: about a minute
   --publish   five worker processes, ten rounds: intervals that hold between runs; the results go
-              to results/<cpu model>/<date>-<build_id>/ to be committed
+              to results/<cpu model>/<date>-<build_id>/ and the README, to be committed
   --out DIR   where the results go; otherwise out/<UTC time>/, which git ignores
 
 For numbers worth keeping: mains power, the governor "performance", nothing else running.
@@ -47,6 +47,10 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
+
+if [ "$quick" = yes ] && [ "$publish" = yes ]; then
+  fail "--quick and --publish exclude each other: what is published is the whole sweep" 2
+fi
 
 # Before our own build raises it.
 load=$(cut -d ' ' -f 1 /proc/loadavg 2>/dev/null || echo 0)
@@ -136,13 +140,15 @@ code=0
 trap - INT TERM
 if [ "$code" -eq 130 ] || [ "$code" -eq 143 ] || [ "$interrupted" -ne 0 ]; then
   [ "$code" -ge 128 ] || code=$interrupted
-  fail "interrupted; go on with: $attnbench run --resume --out $out" "$code"
+  fail "interrupted; go on with: $attnbench run --resume --out $out && .venv/bin/attnplot report $out" "$code"
 fi
 [ "$code" -le 1 ] || fail "'$attnbench run' ended with $code" "$code"
 
 step .venv/bin/attnplot fit "$out"
 step .venv/bin/attnplot plot "$out"
-step .venv/bin/attnplot report "$out"
+report=(.venv/bin/attnplot report "$out")
+[ "$publish" = no ] || report+=(--readme README.md)
+step "${report[@]}"
 echo
 step .venv/bin/attnplot table "$out"
 echo
@@ -151,5 +157,5 @@ if [ "$code" -eq 1 ]; then
   fail "at least one result is wrong, mistrusted, failed or timed out; status_reason in $out/results.csv says which" 1
 fi
 if [ "$publish" = yes ]; then
-  echo "reproduce: to publish: git add $out && git commit"
+  echo "reproduce: to publish: git add README.md $out && git commit"
 fi

@@ -22,7 +22,15 @@ from attnplot.curves import Curve
 from attnplot.drawing import End
 from attnplot.fit import memory_bytes
 from attnplot.palette import Dash, style
-from attnplot.table import Point, Roof, Table, TableError, bandwidth_may_be_stated, roofs
+from attnplot.table import (
+    Point,
+    Roof,
+    Table,
+    TableError,
+    bandwidth_may_be_stated,
+    memory_gbps,
+    roofs,
+)
 
 SHARING_LINES: Mapping[str, Dash] = {"mha": "-", "gqa": (0, (5, 2)), "mqa": (0, (1, 1.3))}
 
@@ -394,7 +402,7 @@ def decode(table: Table) -> Figure:
     found = selection.decode(table)
     _require(found, "decode")
     batches = sorted({c.first.integer("batch") or 1 for c in found})
-    stated = [p for c in found for p in c.measured if _states_bandwidth(table, p)]
+    stated = [p for c in found for p in c.measured if memory_gbps(table, p) is not None]
     rows = 2 if stated else 1
     figure = _figure(6.6 * len(batches), 3.9 * rows)
     figure.subplots_adjust(0.08, 0.09, 0.87, 0.93, wspace=0.62, hspace=0.36)
@@ -410,10 +418,6 @@ def decode(table: Table) -> Figure:
     lines += ["Warm decode whose working set fits the last-level cache measures the cache."]
     drawing.footer(figure, lines, 100 * len(batches))
     return figure
-
-
-def _states_bandwidth(table: Table, point: Point) -> bool:
-    return point.number("gbps") is not None and bandwidth_may_be_stated(table, point)
 
 
 def _decode_panel(ax: Axes, group: Sequence[Curve], batch: int) -> None:
@@ -439,11 +443,8 @@ def _bandwidth_panel(ax: Axes, table: Table, group: Sequence[Curve], batch: int)
     ends = []
     top = 0.0
     for curve, label in zip(group, selection.labels(group), strict=True):
-        points = [
-            (float(p.n or 0), p.number("gbps") or 0.0)
-            for p in curve.measured
-            if _states_bandwidth(table, p)
-        ]
+        rates = [(float(p.n or 0), memory_gbps(table, p)) for p in curve.measured]
+        points = [(n, rate) for n, rate in rates if rate is not None]
         if not points:
             continue
         x, y = [p[0] for p in points], [p[1] for p in points]
@@ -452,7 +453,7 @@ def _bandwidth_panel(ax: Axes, table: Table, group: Sequence[Curve], batch: int)
         ends.append(End(x[-1], y[-1], label, style(curve.backend).colour))
         top = max(top, *y)
     drawing.n_axis(ax, _sizes(group), "cached tokens n_kv (log scale)")
-    ax.set_ylabel("achieved GB/s (bytes_model ÷ median)")
+    ax.set_ylabel("achieved GB/s (bytes_min ÷ median)")
     threads = group[0].first.text("threads")
     if not ends:
         ax.set_ylim(0, 1)

@@ -15,7 +15,7 @@ from attnplot.fit import MIN_POINTS
 from attnplot.table import (
     Table,
     TableError,
-    bandwidth_may_be_stated,
+    memory_gbps,
     read_text,
     roofs,
     working_set_bytes,
@@ -191,7 +191,7 @@ def _decode_remark(table: Table) -> str:
         p.integer("batch") or 1
         for c in found
         for p in c.measured
-        if p.number("gbps") is not None and bandwidth_may_be_stated(table, p)
+        if memory_gbps(table, p) is not None
     }
     if stated:
         batches = ", ".join(str(b) for b in sorted(stated))

@@ -272,6 +272,18 @@ def bandwidth_may_be_stated(table: Table, point: Point) -> bool:
     return llc is not None and size is not None and size >= 4 * llc
 
 
+def memory_gbps(table: Table, point: Point) -> float | None:
+    """GB/s that the memory delivered at least: `bytes_min` ÷ median, where they may be stated.
+
+    Not the column `gbps`: its bytes are those the loops move, and what they read again comes from a
+    cache, so it may exceed what any memory delivers.
+    """
+    least, seconds = point.number("bytes_min"), point.time_s
+    if not least or not seconds or not bandwidth_may_be_stated(table, point):
+        return None
+    return least / seconds / 1e9
+
+
 def format_cell(value: Cell) -> str:
     """A value in the C locale: empty for `None`, `true`/`false`, shortest exact decimal for floats.
 

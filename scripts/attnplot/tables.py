@@ -9,7 +9,7 @@ from attnplot.crossover import Crossover, crossover_all
 from attnplot.curves import Curve, local_slopes, table_curves
 from attnplot.drawing import bytes_text, seconds_text
 from attnplot.fit import MIN_N, Fit, fit_all
-from attnplot.table import Point, Table, bandwidth_may_be_stated
+from attnplot.table import Point, Table, memory_gbps
 
 NONE = "–"
 
@@ -200,15 +200,13 @@ def decode_table(results: Results) -> str:
             ]
         )
     header = ["backend", "sharing (heads_kv)", "batch", "n_kv", "time per token", "KV cache"]
-    return markdown([*header, "achieved"], rows) if rows else ""
+    return markdown([*header, "achieved (bytes_min ÷ time)"], rows) if rows else ""
 
 
 def bandwidth_text(table: Table, point: Point) -> str:
     """GB/s where they speak of memory, else why they are not stated."""
-    rate = point.number("gbps")
-    if rate is None:
-        return ""
-    if bandwidth_may_be_stated(table, point):
+    rate = memory_gbps(table, point)
+    if rate is not None:
         return f"{rate:.1f} GB/s"
     if table.llc_bytes() is None:
         return "not stated: cache size unknown"
