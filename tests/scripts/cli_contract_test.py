@@ -383,7 +383,7 @@ def test_no_value_of_an_axis_is_dropped(tmp_path: Path) -> None:
 def test_rounds_that_were_asked_for_hold(tmp_path: Path) -> None:
     curve = ["--only", "cpu.naive", "--n", "1,2,3,4,5,6,7", "--heads", "1", "--quiet"]
     for rounds in ("7", "6"):
-        wanted = ["--rounds", rounds, "--processes", "3"]
+        wanted = ["--rounds", rounds, "--processes", "4"]
         attnbench(tmp_path, "run", *curve, *wanted, "--out", rounds)
         assert {r["rounds"] for r in rows(tmp_path / rounds)} == {rounds}
 
