@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "harness/error.hpp"
+#include "harness/ranges.hpp"
 
 namespace attn {
 namespace {
@@ -76,7 +77,8 @@ void add_seconds(CLI::App& app, const std::string& name, const std::function<voi
 
 double parse_share(const std::string& option, const std::string& text) {
   const auto parsed = leading_number(text);
-  if (!parsed || (parsed->second != "%" && !parsed->second.empty()) || parsed->first == 0) {
+  if (!parsed || (parsed->second != "%" && !parsed->second.empty()) || parsed->first == 0 ||
+      parsed->first > (parsed->second == "%" ? 100 : 1)) {
     usage_error(fmt::format("{}: \"{}\" is no share; use one like 2% or 0.02", option, text));
   }
   return parsed->second == "%" ? parsed->first / 100 : parsed->first;
@@ -85,7 +87,8 @@ double parse_share(const std::string& option, const std::string& text) {
 double parse_seconds(const std::string& option, const std::string& text) {
   constexpr std::array<std::pair<std::string_view, double>, 4> units = {
       {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"m", 60}}};
-  if (const auto parsed = leading_number(text); parsed && parsed->first > 0) {
+  if (const auto parsed = leading_number(text);
+      parsed && parsed->first > 0 && parsed->first < 1e9) {
     for (const auto& [unit, factor] : units) {
       if (parsed->second == unit) return parsed->first * factor;
     }
@@ -103,7 +106,9 @@ std::int64_t parse_bytes(const std::string& option, const std::string& text,
       return static_cast<std::int64_t>(parsed->first / 100 * static_cast<double>(available));
     }
     for (const auto& [unit, factor] : units) {
-      if (parsed->second == unit) return static_cast<std::int64_t>(parsed->first * factor);
+      if (parsed->second == unit) {
+        return static_cast<std::int64_t>(std::min(parsed->first * factor, 9e18));
+      }
     }
   }
   usage_error(fmt::format("{}: \"{}\" is no size; use one like 60% (of what is available) or 8G",
@@ -176,8 +181,19 @@ void add_run_options(CLI::App& app, RunRequest& request) {
   add_word(app, "cache", plan.cache,
            "warm: one or two untimed calls before each; cold: caches flushed", "Measurement");
   add_word(app, "input-dist", plan.dist, "normal, uniform or zeros", "Measurement");
-  app.add_option("--seed", plan.seed, "seed of inputs, order and choices (1)")
-      ->group("Measurement");
+  app.add_option_function<std::string>(
+         "--seed",
+         [&plan](const std::string& text) {
+           const char* const end = text.data() + text.size();
+           const auto result = std::from_chars(text.data(), end, plan.seed);
+           if (result.ec != std::errc{} || result.ptr != end) {
+             usage_error(
+                 fmt::format("--seed: \"{}\" is no whole number from 0 up to 2^64 - 1", text));
+           }
+         },
+         "seed of inputs, order and choices (1)")
+      ->group("Measurement")
+      ->type_name("NUMBER");
 
   app.add_option("--out", request.out, "folder of the run (out/<UTC time>)")->group("Output");
   app.add_flag("--resume", request.resume, "go on with the run in --out: same machine, same build")
@@ -243,8 +259,20 @@ void finish_request(RunRequest& request, const Machine& machine) {
                             request.measure.max_samples, request.measure.min_samples));
   }
   for (const std::string& tag : request.tags) {
-    if (tag.find('=') == std::string::npos || tag.find(';') != std::string::npos) {
-      usage_error(fmt::format("--tag: \"{}\" is not of the form k=v without semicolons", tag));
+    const bool plain =
+        std::all_of(tag.begin(), tag.end(), [](char c) { return c >= ' ' && c <= '~'; });
+    if (!plain || tag.find('=') == std::string::npos || tag.find(';') != std::string::npos) {
+      usage_error("--tag: a tag is k=v in printable ASCII without semicolons");
+    }
+  }
+  const auto threads = request.plan.axes.find("threads");
+  if (threads != request.plan.axes.end() && threads->second != "all") {
+    const auto counts = parse_range("--threads", threads->second, 1);
+    if (*std::max_element(counts.begin(), counts.end()) > request.plan.most_threads) {
+      fmt::print(stderr,
+                 "attnbench: note: --threads {} asks for more than the {} usable cores; "
+                 "those points run on {}\n",
+                 threads->second, request.plan.most_threads, request.plan.most_threads);
     }
   }
 }

@@ -87,10 +87,13 @@ Sweep open_run(RunRequest& request, const Words& args) {
                                          static_cast<std::uint64_t>(getpid())) >>
                                  40);
   const std::string journal = sweep.dir + "/samples.csv";
-  const bool exists = std::filesystem::exists(journal);
+  const bool has_record = std::filesystem::exists(sweep.dir + "/run.json");
+  // Without its record a journal counts as long as it holds anything.
+  const bool exists =
+      std::filesystem::exists(journal) && (has_record || !read_journal(journal).empty());
   if (request.resume) {
     if (!request.out) usage_error("--resume: say which run with --out DIR");
-    if (!exists || !std::filesystem::exists(sweep.dir + "/run.json")) {
+    if (!exists || !has_record) {
       usage_error(
           fmt::format("--resume: {} holds no run; leave out --resume to start one", sweep.dir));
     }
@@ -106,7 +109,12 @@ Sweep open_run(RunRequest& request, const Words& args) {
                       sweep.dir, stored.value("env_id", "?"), stored.value("build_id", "?"),
                       env_id(sweep.machine), ATTN_BUILD_ID));
     }
-    const Words before = stored["argv"].get<Words>();
+    Words before;
+    try {
+      before = stored["argv"].get<Words>();
+    } catch (const nlohmann::json::exception&) {
+      file_error(fmt::format("{}/run.json does not say what was measured", sweep.dir));
+    }
     if (!sweep.argv.empty() && sweep.argv != before) {
       usage_error(
           "--resume: the other options differ from those the run was started with; leave them out");
@@ -175,6 +183,7 @@ Exit command_run(const Words& args) {
     fmt::print("{} points\n", sweep.points.size());
     return Exit::good;
   }
+  if (request.benchmark.out) replace_file(*request.benchmark.out, "");  // now, not after the sweep
   make_folder(sweep.dir);
   const SweepResult result = run_sweep(sweep, request.resume);
   if (request.benchmark.out) {
@@ -217,11 +226,7 @@ Exit command_compare(const Words& args) {
   }
   if (request.resume || request.dry_run)
     usage_error("compare takes neither --resume nor --dry-run");
-  for (const std::string& name : {a, b}) {
-    if (name.find_first_of("*?") != std::string::npos) {
-      usage_error(fmt::format("compare: \"{}\" is a pattern; name one backend", name));
-    }
-  }
+  for (const std::string& name : {a, b}) entry_called("compare", name);
   if (a == b) usage_error(fmt::format("compare: A and B are both {}; name two backends", a));
   const double threshold = parse_share("--threshold", threshold_text);
   if (request.plan.axes.empty() && request.plan.presets.empty())
@@ -322,7 +327,7 @@ int main(int argc, char** argv) {
   } catch (const attn::CommandError& error) {
     fmt::print(stderr, "attnbench: {}\n", error.what());
     return static_cast<int>(error.code());
-  } catch (const std::filesystem::filesystem_error& error) {
+  } catch (const std::system_error& error) {  // a folder that cannot be looked at, a full stdout
     fmt::print(stderr, "attnbench: {}\n", error.what());
     return static_cast<int>(attn::Exit::file);
   } catch (const std::exception& error) {

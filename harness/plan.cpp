@@ -54,12 +54,7 @@ std::vector<const Entry*> select(const Selection& selection) {
     for (const std::string_view name : names) {
       if (matches_glob(glob, name)) hits.insert(name);
     }
-    if (hits.empty()) {
-      usage_error(
-          fmt::format("{}: no backend is called \"{}\"; the nearest is {}, `attnbench list` "
-                      "names all",
-                      option, glob, nearest(glob, names)));
-    }
+    if (hits.empty()) hits.insert(entry_called(option, glob).name);  // which throws
     return hits;
   };
   std::set<std::string_view> chosen(names.begin(), names.end());
@@ -116,8 +111,9 @@ class Grid {
       cross(&Problem::head_dim_v,
             [&](const Problem& p) { return axis("head-dim-v", text_of(p.head_dim), 1); });
       cross(&Problem::d_model, [&](const Problem& p) {
-        if (p.scope == Scope::core) return std::vector<std::int64_t>{0};
-        return axis("d-model", text_of(p.heads * p.head_dim), 1);
+        auto widths = axis("d-model", text_of(p.heads * p.head_dim), 1);
+        if (p.scope == Scope::core) widths = {0};
+        return widths;
       });
       cross(&Problem::threads, [&](const Problem&) { return thread_values(*entry); });
       cross(&Problem::n_kv, [&](const Problem&) { return n_values; });
@@ -129,6 +125,7 @@ class Grid {
         }
         p.n_q = single("n-q", p.regime == Regime::decode ? "1" : text_of(p.n_kv));
         p.n_kv = single("n-kv", text_of(p.n_kv));
+        refuse_uncountable(p);
         points.push_back(make_point(*entry, std::move(p), fit));
       }
     }
@@ -188,13 +185,28 @@ class Grid {
     return values;
   }
 
+  // Every count of work or memory has to fit 64 bits: an upper bound of all of them, in floating point.
+  static void refuse_uncountable(const Problem& p) {
+    const auto big = [](auto... factors) {
+      return (1.0 * ... * (static_cast<double>(factors) + 1));
+    };
+    const std::int64_t widths = p.head_dim + p.head_dim_v;
+    const double core = big(p.batch, p.heads, p.n_q, p.n_kv, widths);
+    const double layer = big(p.batch, p.n_q + p.n_kv, p.d_model, p.heads * widths + p.d_model);
+    if (64 * (core + layer) < 9e18) return;
+    usage_error(
+        fmt::format("--batch {} --heads {} --n {}: the work of one call does not fit 64 bits; use "
+                    "smaller values",
+                    p.batch, p.heads, std::max(p.n_q, p.n_kv)));
+  }
+
   // What all problems of the grid have in common.
   [[nodiscard]] Problem base_problem() const {
     Problem p;
     p.scope = word<Scope>("scope", Scope::core);
     p.regime = word<Regime>("regime", Regime::prefill);
     p.dtype = word<DType>("dtype", DType::f32);
-    p.output_projection = p.scope == Scope::layer && flag("output-projection", true);
+    p.output_projection = flag("output-projection", true) && p.scope == Scope::layer;
     if (axes_.contains("scale")) p.scale = parse_scale(axes_.at("scale"));
     return p;
   }
@@ -294,6 +306,17 @@ void expand_sweep(const PlanOptions& options, const std::string& name,
 
 }  // namespace
 
+const Entry& entry_called(std::string_view context, std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Entry& entry : registry()) {
+    if (entry.name == name) return entry;
+    names.push_back(entry.name);
+  }
+  usage_error(
+      fmt::format("{}: no backend is called \"{}\"; the nearest is {}, `attnbench list` names all",
+                  context, name, nearest(name, names)));
+}
+
 bool matches_glob(std::string_view pattern, std::string_view text) {
   if (pattern.empty()) return text.empty();
   if (pattern[0] == '*') {
@@ -333,10 +356,14 @@ std::string Point::label() const {
 
 std::string Point::repro_command() const {
   const Problem& p = problem;
-  std::string text = fmt::format("attnbench run --only {} --scope {} --regime {} --n {} --batch {}",
-                                 entry->name, name_of(p.scope), name_of(p.regime), p.n_kv, p.batch);
-  if (p.regime == Regime::prefill ? p.n_q != p.n_kv : p.n_q != 1)
+  std::string text =
+      fmt::format("attnbench run --only {} --scope {} --regime {} --n {} --batch {}", entry->name,
+                  name_of(p.scope), name_of(p.regime), std::max<std::int64_t>(1, p.n_kv), p.batch);
+  const bool no_keys = p.n_kv == 0;  // --n begins at 1
+  if (no_keys || p.n_q != (p.regime == Regime::prefill ? p.n_kv : 1)) {
     text += fmt::format(" --n-q {}", p.n_q);
+  }
+  if (no_keys) text += " --n-kv 0";
   if (!entry->built() || has_heads(family())) {
     text += fmt::format(" --heads {} --heads-kv {} --head-dim {} --head-dim-v {}", p.heads,
                         p.heads_kv, p.head_dim, p.head_dim_v);

@@ -419,7 +419,8 @@ void write_run_json(const Sweep& sweep, const RunState& state, std::string_view 
     run["noise"] = {{"median_half_width", median(widths)},
                     {"largest_half_width", quantile(widths, 1)}};
   }
-  replace_file(sweep.dir + "/run.json", run.dump(1) + "\n");
+  replace_file(sweep.dir + "/run.json",
+               run.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 json google_benchmark_json(const Sweep& sweep, const RunState& state) {

@@ -3,12 +3,10 @@
 
 #include <stdexcept>
 
+#include "harness/names.hpp"
+
 namespace attn {
 namespace {
-
-bool is_attention_layer(Family family) {
-  return family == Family::attention || family == Family::sparse || family == Family::linear;
-}
 
 // Tokens whose keys and values a layer computes: in decode those of the cache are there already.
 std::int64_t projected_kv_tokens(const Problem& p) {
@@ -52,7 +50,7 @@ std::int64_t flops_model(const Problem& p, Family family) {
 TensorElements tensor_elements(const Problem& p, Family family) {
   TensorElements e;
   const std::int64_t d = p.d_model;
-  if (!is_attention_layer(family)) {
+  if (!has_heads(family)) {
     e.x = e.y = p.batch * p.n_q * d;
     e.w = (family == Family::convolution ? p.width : gates(family)) * d * d;
     e.u = gates(family) * d * d;

@@ -190,7 +190,7 @@ auto Worker::watched(std::size_t index, std::optional<int> round, double calls, 
     const auto prediction = predict(sweep_.points, index, state_);
     expected = prediction ? prediction->seconds : 0;
   }
-  const double limit = std::max(sweep_.options.timeout_s, 5 * expected) * calls;
+  const double limit = std::min(std::max(sweep_.options.timeout_s, 5 * expected) * calls, 1e9);
   board_.deadline_ns = now_ns() + static_cast<std::int64_t>(limit * 1e9);
   board_.round = round.value_or(-1);
   board_.point = static_cast<std::int64_t>(index);
@@ -226,6 +226,7 @@ void Worker::finish(std::size_t index, Status status, const std::string& reason,
 
 void Worker::measure_roofs(double seconds, std::optional<int> round) {
   board_.stage = static_cast<int>(round ? Stage::rounds : Stage::roofs);
+  board_.point = -1;  // what happens now is no backend's doing
   for (const Roof& roof : roofs_of(sweep_)) sample_roof(roof, seconds, round.value_or(0));
 }
 
