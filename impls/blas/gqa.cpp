@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea: the query heads that share one KV head are one taller matrix, so K and V are read once per
-//   KV head and not once per query head.
+// Idea: the query heads that share one KV head are one taller matrix, so a block of it reads K and V
+//   once for all of them.
 // Math: with group = heads / heads_kv, rows (i, r) of Q' [n_q * group, d] are query i of head g *
 //   group + r; S = scale * Q' K^T, A = softmax of its rows, in place, Z' = A V.
 // Memory traffic (elements per KV head; a GEMM counts each operand once): packing reads and writes
@@ -79,7 +79,8 @@ void attend(const Problem& p, const Io& io, std::int64_t b, std::int64_t g, Scra
   for (std::int64_t r = 0; r < p.n_q * group; ++r) {
     std::copy_n(io.q.row<float>(b, g * group + r % group, r / group), d, scratch.q + r * d);
   }
-  for_each_row_block(p, b, [&](RowBlock block) { three_steps(p, io, b, g, block, scratch); });
+  for_each_row_block(p, b, group,
+                     [&](RowBlock block) { three_steps(p, io, b, g, block, scratch); });
   io.phase("packing");
   for (std::int64_t r = 0; r < p.n_q * group; ++r) {
     std::copy_n(scratch.out + r * d_v, d_v, io.out.row<float>(b, g * group + r % group, r / group));
@@ -96,7 +97,7 @@ Cost cost(const Problem& p) {
   Cost cost;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     cost.bytes += 4 * 2 * p.n_q * group * (d + d_v);
-    for_each_row_block(p, b, [&](RowBlock block) {
+    for_each_row_block(p, b, group, [&](RowBlock block) {
       const std::int64_t rows = block.rows * group;
       cost.flops += 2 * rows * (block.keys * d + block.common * d_v);
       cost.bytes +=

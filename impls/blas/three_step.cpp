@@ -6,11 +6,12 @@
 //   `common` to `keys` keys, scores read r d + keys d and write r keys; softmax reads a row three
 //   times and writes it twice; mixing reads r common + common d_v and writes r d_v; a row with t
 //   keys past `common` reads t (1 + d_v) more and reads and writes its d_v outputs. Without a
-//   causal mask there is one block and common = keys.
-// Why this shape: S of one head is one [n_q, n_kv] matrix, so each step is one call that OpenBLAS
-//   can block for the caches. Under a causal mask blocks of 64 rows leave out what no row sees: 64
-//   is the least with which a GEMM still amortises the packing of K, and the triangle that sgemv
-//   does is then 64 / n_kv of the mixing. Scores computed past a row's own keys are never read.
+//   causal mask common = keys.
+// Why this shape: S of one head is one [n_q, n_kv] matrix, worked off in blocks of 256 rows that
+//   stay in a cache from step to step (support/blas.hpp has the numbers). Under a causal mask
+//   blocks of 64 rows leave out what no row sees: 64 is the least with which a GEMM still amortises
+//   the packing of K, and the triangle that sgemv does is then 64 / n_kv of the mixing. Scores
+//   computed past a row's own keys are never read.
 // Limits: f32, host; OpenBLAS's OpenMP flavour only. flops under a causal mask exceed the model by
 //   the scores between a row's keys and its block's.
 // Source: Vaswani et al. 2017, section 3.2.1.
@@ -79,7 +80,7 @@ Cost cost(const Problem& p) {
   const std::int64_t d = p.head_dim, d_v = p.head_dim_v;
   Cost cost;
   for (std::int64_t b = 0; b < p.batch; ++b) {
-    for_each_row_block(p, b, [&](RowBlock block) {
+    for_each_row_block(p, b, 1, [&](RowBlock block) {
       cost.flops += 2 * block.rows * (block.keys * d + block.common * d_v);
       cost.bytes += 4 * (block.rows * (d + block.keys + block.common + d_v) + block.keys * d +
                          block.common * d_v);
@@ -101,7 +102,7 @@ Cost cost(const Problem& p) {
 void run(const Problem& p, const Io& io, void* /*state*/, void* scratch) {
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t h = 0; h < p.heads; ++h) {
-      for_each_row_block(p, b, [&](RowBlock block) {
+      for_each_row_block(p, b, 1, [&](RowBlock block) {
         three_steps(p, io, b, h, block, static_cast<float*>(scratch));
       });
     }
