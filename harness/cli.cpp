@@ -2,6 +2,7 @@
 #include "harness/cli.hpp"
 
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -242,17 +243,19 @@ BenchmarkFlags take_benchmark_flags(std::vector<std::string>& args) {
 }
 
 void finish_request(RunRequest& request, const Machine& machine) {
-  request.plan.all_threads = machine.default_threads();
-  request.plan.most_threads = static_cast<int>(machine.cpus.size());
+  // OMP_THREAD_LIMIT binds the teams of everybody here.
+  request.plan.most_threads =
+      std::min(static_cast<int>(machine.cpus.size()), omp_get_thread_limit());
+  request.plan.all_threads = std::min(machine.default_threads(), request.plan.most_threads);
   request.measure.mem_limit_bytes =
       parse_bytes("--mem-limit", request.mem_limit, machine.memory_available_bytes);
   // Six samples are the least that carry an interval; each of several processes brings two.
   MeasureOptions& measure = request.measure;
   measure.rounds = request.rounds.value_or(measure.processes >= 3 ? 2 * measure.processes : 6);
-  if (measure.rounds < measure.processes) {
-    usage_error(
-        fmt::format("--rounds: {} cannot be spread over --processes {}; use at least as many",
-                    measure.rounds, measure.processes));
+  if (measure.rounds % measure.processes != 0) {
+    usage_error(fmt::format(
+        "--rounds: {} cannot be shared out evenly over --processes {}; use a multiple of it",
+        measure.rounds, measure.processes));
   }
   if (request.measure.max_samples < request.measure.min_samples) {
     usage_error(fmt::format("--max-samples: {} is less than --min-samples {}; raise it",
@@ -261,7 +264,8 @@ void finish_request(RunRequest& request, const Machine& machine) {
   for (const std::string& tag : request.tags) {
     const bool plain =
         std::all_of(tag.begin(), tag.end(), [](char c) { return c >= ' ' && c <= '~'; });
-    if (!plain || tag.find('=') == std::string::npos || tag.find(';') != std::string::npos) {
+    if (!plain || tag.find('=') == std::string::npos || tag.starts_with('=') ||
+        tag.find(';') != std::string::npos) {
       usage_error("--tag: a tag is k=v in printable ASCII without semicolons");
     }
   }

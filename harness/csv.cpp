@@ -89,6 +89,12 @@ void replace_file(const std::string& path, std::string_view text) {
   }
 }
 
+void overwrite_file(const std::string& path, std::string_view text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text << std::flush;
+  if (!file) file_error(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+}
+
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) file_error(fmt::format("cannot read {}: {}", path, std::strerror(errno)));

@@ -20,6 +20,8 @@ std::string csv_number(double value);
 
 // Replaces `path` by `text`: written beside it, synced, renamed. Throws CommandError (file).
 void replace_file(const std::string& path, std::string_view text);
+// Writes into what is there, be it a file, a link or a device. Throws CommandError (file).
+void overwrite_file(const std::string& path, std::string_view text);
 std::string read_file(const std::string& path);  // throws CommandError (file)
 
 }  // namespace attn

@@ -75,8 +75,7 @@ std::optional<std::string> GuardImpl::written(const RowId& id) const {
   for (std::int64_t c = 0; c < truth_.width; ++c) {
     if (std::isfinite(got[c])) continue;
     return fmt::format(
-        "batch item {}, head {}, row {}, element {} is still the NaN that stood there "
-        "before the call",
+        "batch item {}, head {}, row {}, element {} is no number: not written, or computed so",
         id.batch, id.head, id.token, c);
   }
   return std::nullopt;

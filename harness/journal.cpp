@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 
 #include "harness/csv.hpp"
@@ -20,6 +21,7 @@ namespace attn {
 namespace {
 
 constexpr std::array<std::string_view, 4> kind_words = {"check", "sample", "finish", "offence"};
+constexpr int most_processes = 1'000'000;
 constexpr std::string_view header =
     "run_id,point_id,event,process,round,position,time_s,clock_mhz,throttled,detail\n";
 
@@ -46,8 +48,13 @@ std::optional<Event> parse_event(std::string_view line) {
   event.position = parse_number<int>((*fields)[5]);
   event.time_s = parse_number<double>((*fields)[6]);
   event.detail = nlohmann::json::parse((*fields)[9], nullptr, false);
-  if (event.detail.is_discarded()) return std::nullopt;
-  if (event.kind == Event::Kind::sample && (!event.round || !event.time_s)) return std::nullopt;
+  if (!event.detail.is_object() || event.process < 0 || event.process > most_processes) {
+    return std::nullopt;
+  }
+  if (event.kind == Event::Kind::sample && !(event.round && *event.round >= 0 && event.time_s &&
+                                             *event.time_s > 0 && std::isfinite(*event.time_s))) {
+    return std::nullopt;
+  }
   return event;
 }
 
@@ -68,6 +75,9 @@ Journal::Journal(const std::string& path, const std::string& run_id)
 void Journal::cut_torn_line() {
   const std::string text = read_file(path_);
   const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+  if (whole > 0 && !text.starts_with(header)) {
+    file_error(fmt::format("{} is not the journal of a run: its header is another", path_));
+  }
   if (whole < text.size() && ::ftruncate(fd_, static_cast<off_t>(whole)) != 0) {
     file_error(fmt::format("cannot cut the torn last line of {}: {}", path_, std::strerror(errno)));
   }
@@ -119,6 +129,10 @@ void PointState::add_offence(const Event& event) {
 }
 
 void PointState::add_sample(const Sample& sample) {
+  const bool known = std::any_of(samples.begin(), samples.end(), [&](const Sample& other) {
+    return other.process == sample.process && other.round == sample.round;
+  });
+  if (known) return;  // a line that somebody has copied
   samples.push_back(sample);
   kills = 0;
 }
@@ -153,7 +167,7 @@ RunState replay(const std::vector<Event>& events) {
   for (const Event& event : events) {
     run.processes = std::max(run.processes, event.process + 1);
     if (event.point_id.starts_with("roof:")) {
-      if (event.detail.contains("rate")) {
+      if (event.detail.contains("rate") && event.detail["rate"].is_number()) {
         run.roof_samples[event.point_id].push_back(event.detail["rate"].get<double>());
       }
       continue;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -74,6 +75,25 @@ RunRequest parse_run(Words args) {
   return request;
 }
 
+// What run.json says of a run that may be resumed.
+struct Record {
+  std::string env_id;
+  std::string build_id;
+  std::string run_id;
+  std::string started_utc;
+  Words argv;
+};
+
+Record read_record(const std::string& path) {
+  try {
+    const auto json = nlohmann::json::parse(read_file(path));
+    return {json.at("env_id"), json.at("build_id"), json.at("run_id"), json.at("started_utc"),
+            json.at("argv").get<Words>()};
+  } catch (const nlohmann::json::exception&) {
+    file_error(fmt::format("{} is not the record of a run", path));
+  }
+}
+
 // Opens the run's folder: fresh, or with --resume the one that is there, whose arguments then
 // count.
 Sweep open_run(RunRequest& request, const Words& args) {
@@ -91,43 +111,33 @@ Sweep open_run(RunRequest& request, const Words& args) {
   // Without its record a journal counts as long as it holds anything.
   const bool exists =
       std::filesystem::exists(journal) && (has_record || !read_journal(journal).empty());
+  const bool has_results = std::filesystem::exists(sweep.dir + "/results.csv");
   if (request.resume) {
     if (!request.out) usage_error("--resume: say which run with --out DIR");
     if (!exists || !has_record) {
       usage_error(
           fmt::format("--resume: {} holds no run; leave out --resume to start one", sweep.dir));
     }
-    const auto stored = nlohmann::json::parse(read_file(sweep.dir + "/run.json"), nullptr, false);
-    if (!stored.is_object() || !stored.contains("argv") || !stored["argv"].is_array()) {
-      file_error(fmt::format("{}/run.json is not the record of a run", sweep.dir));
+    const Record stored = read_record(sweep.dir + "/run.json");
+    if (stored.env_id != env_id(sweep.machine) || stored.build_id != ATTN_BUILD_ID) {
+      usage_error(fmt::format(
+          "--resume: {} was measured on machine {} with build {}, here they are {} and "
+          "{}; start a new run",
+          sweep.dir, stored.env_id, stored.build_id, env_id(sweep.machine), ATTN_BUILD_ID));
     }
-    if (stored.value("env_id", "") != env_id(sweep.machine) ||
-        stored.value("build_id", "") != ATTN_BUILD_ID) {
-      usage_error(
-          fmt::format("--resume: {} was measured on machine {} with build {}, here they are {} and "
-                      "{}; start a new run",
-                      sweep.dir, stored.value("env_id", "?"), stored.value("build_id", "?"),
-                      env_id(sweep.machine), ATTN_BUILD_ID));
-    }
-    Words before;
-    try {
-      before = stored["argv"].get<Words>();
-    } catch (const nlohmann::json::exception&) {
-      file_error(fmt::format("{}/run.json does not say what was measured", sweep.dir));
-    }
-    if (!sweep.argv.empty() && sweep.argv != before) {
+    if (!sweep.argv.empty() && sweep.argv != stored.argv) {
       usage_error(
           "--resume: the other options differ from those the run was started with; leave them out");
     }
     const RunRequest given = request;
-    request = parse_run(before);
+    request = parse_run(stored.argv);
     request.out = given.out;
     request.quiet = given.quiet;
     request.resume = true;
-    sweep.argv = before;
-    sweep.run_id = stored.value("run_id", sweep.run_id);
-    sweep.started_utc = stored.value("started_utc", sweep.started_utc);
-  } else if (exists) {
+    sweep.argv = stored.argv;
+    sweep.run_id = stored.run_id;
+    sweep.started_utc = stored.started_utc;
+  } else if (exists || has_results) {
     usage_error(fmt::format("--out: {} holds a run already; add --resume or choose another folder",
                             sweep.dir));
   }
@@ -183,11 +193,13 @@ Exit command_run(const Words& args) {
     fmt::print("{} points\n", sweep.points.size());
     return Exit::good;
   }
-  if (request.benchmark.out) replace_file(*request.benchmark.out, "");  // now, not after the sweep
+  if (request.benchmark.out)
+    overwrite_file(*request.benchmark.out, "");  // now, not after the sweep
   make_folder(sweep.dir);
   const SweepResult result = run_sweep(sweep, request.resume);
   if (request.benchmark.out) {
-    replace_file(*request.benchmark.out, google_benchmark_json(sweep, result.state).dump(2) + "\n");
+    overwrite_file(*request.benchmark.out,
+                   google_benchmark_json(sweep, result.state).dump(2) + "\n");
   }
   if (request.benchmark.json) {
     fmt::print("{}\n", google_benchmark_json(sweep, result.state).dump(2));
@@ -219,11 +231,12 @@ Exit command_compare(const Words& args) {
   app.add_option("--threshold", threshold_text, "differences below this are undecided (2%)");
   app.add_option("--fail-on", fail_on, "slower: exit with 3 when A is slower anywhere")
       ->check(CLI::IsMember({"slower"}));
-  request.rounds = 20;
   parse(app, args);
   if (!request.plan.selection.only.empty() || !request.plan.selection.skip.empty()) {
     usage_error("compare takes its two backends by name; leave out --only and --skip");
   }
+  const int processes = request.measure.processes;
+  if (!request.rounds) request.rounds = (20 + processes - 1) / processes * processes;
   if (request.resume || request.dry_run)
     usage_error("compare takes neither --resume nor --dry-run");
   for (const std::string& name : {a, b}) entry_called("compare", name);
@@ -266,8 +279,10 @@ Exit command_compare(const Words& args) {
   fmt::print("A = {}, B = {}; {} rounds, threshold {:.1f} %\n", threads_of(a), threads_of(b),
              sweep.options.rounds, 100 * threshold);
   if (comparisons.empty() || result.code != Exit::good) print_summary(sweep, result.state);
+  if (!keep && result.code == Exit::good && !comparisons.empty()) {
+    std::filesystem::remove_all(sweep.dir);
+  }
   const bool interrupted = result.code == Exit::interrupted || result.code == Exit::terminated;
-  if (!keep && !interrupted) std::filesystem::remove_all(sweep.dir);
   if (interrupted || result.code == Exit::file || result.code == Exit::wrong) return result.code;
   if (slower && fail_on == "slower") return Exit::regression;
   return comparisons.empty() ? Exit::nothing_measured : result.code;
@@ -321,7 +336,9 @@ Exit dispatch(const Words& words) {
 
 int main(int argc, char** argv) {
   try {
-    return static_cast<int>(attn::dispatch({argv + 1, argv + argc}));
+    const auto code = static_cast<int>(attn::dispatch({argv + 1, argv + argc}));
+    if (std::fflush(stdout) != 0) throw std::system_error(errno, std::generic_category(), "stdout");
+    return code;
   } catch (const attn::HelpShown&) {
     return static_cast<int>(attn::Exit::good);
   } catch (const attn::CommandError& error) {

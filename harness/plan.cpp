@@ -95,7 +95,9 @@ class Grid {
 
   void expand(const std::vector<const Entry*>& entries, std::vector<Point>& points) const {
     std::vector<std::int64_t> n_values = axis("n", "128:8192", 1);
-    const bool fit = fitted || (fit_long_curves && n_values.size() >= 7);
+    // A curve is one in n, so not where n_q or n_kv stands still.
+    const bool curve = !axes_.contains("n-q") && !axes_.contains("n-kv") && n_values.size() >= 7;
+    const bool fit = fitted || (fit_long_curves && curve);
     for (const Entry* entry : entries) {
       std::vector<Problem> problems = {base_problem()};
       const auto cross = [&](auto member, auto values) {

@@ -28,12 +28,12 @@ using Clock = std::chrono::steady_clock;
 // Workers that end without having done anything, in a row, before the supervisor gives up.
 constexpr int idle_workers_limit = 3;
 
-// SIGINT, SIGTERM and SIGCHLD are waited for, never handled.
+// These signals are waited for, never handled. A closed terminal (SIGHUP) ends a run like SIGTERM.
 class Signals {
  public:
   Signals() {
     sigemptyset(&set_);
-    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&set_, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set_, signal);
     sigprocmask(SIG_BLOCK, &set_, &before_);
   }
   ~Signals() { restore(); }
@@ -225,8 +225,8 @@ class Supervisor {
     bool hung = false;
     while (waitpid(worker, &status, WNOHANG) == 0) {
       const int signal = signals_.wait(std::chrono::milliseconds(100));
-      if (signal == SIGINT || signal == SIGTERM) {
-        interrupted_by_ = signal;
+      if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) {
+        interrupted_by_ = signal == SIGINT ? SIGINT : SIGTERM;
         kill(worker, SIGKILL);
       }
       const std::int64_t deadline = board_->deadline_ns;

@@ -47,7 +47,9 @@ class Worker {
         board_(board),
         process_(process),
         flusher_(2 * static_cast<std::size_t>(std::max<std::int64_t>(sweep.machine.llc_total_bytes,
-                                                                     std::int64_t{32} << 20))) {}
+                                                                     std::int64_t{32} << 20))) {
+    for (const Point& point : sweep.points) states_.push_back(&state_.points[point.id]);
+  }
 
   void work();
 
@@ -77,7 +79,7 @@ class Worker {
   void plan_progress(Stage stage, std::int64_t steps);
   void step_done(double seconds_left);
 
-  PointState& state_of(std::size_t index) { return state_.points[sweep_.points[index].id]; }
+  PointState& state_of(std::size_t index) { return *states_[index]; }
   Runner& runner(std::size_t index);
   [[nodiscard]] double seconds_of(std::size_t index) {
     return state_of(index).call_seconds().value_or(0);
@@ -87,6 +89,8 @@ class Worker {
 
   const Sweep& sweep_;
   RunState state_;
+  std::vector<PointState*>
+      states_;  // by index of the point: a look-up by id is slow once the caches are cold
   Journal& journal_;
   Board& board_;
   const int process_;

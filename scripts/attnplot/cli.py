@@ -6,6 +6,7 @@ what attnbench writes. Errors are one sentence on stderr.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -175,7 +176,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except OSError as error:
+        # What is still buffered must not fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code, text = FILE, f"standard output: {error.strerror}"
     except TableError as error:
         code, text = FILE, str(error)
     except SelectionError as error:
