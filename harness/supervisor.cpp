@@ -144,13 +144,13 @@ class Supervisor {
     int idle = 0;
     while (work_left() && !interrupted_by_) {
       const std::size_t before = events_;
-      const bool told = supervise_one();
+      supervise_one();
       reload();
       idle = events_ > before ? 0 : idle + 1;
       if (failed_) break;
-      if (idle >= idle_workers_limit || (idle > 0 && !told && only_phases_left())) {
-        if (only_phases_left()) {
-          write_phases(sweep_, {});
+      if (idle >= idle_workers_limit) {
+        if (!points_left()) {
+          write_phases(sweep_, {});  // the points are good without them
           continue;
         }
         file_error("the worker ended three times without measuring anything; see the lines above");
@@ -195,7 +195,6 @@ class Supervisor {
     return std::any_of(sweep_.points.begin(), sweep_.points.end(),
                        [&](const Point& point) { return !state_.points[point.id].finished(); });
   }
-  [[nodiscard]] bool only_phases_left() { return !points_left(); }
   [[nodiscard]] bool work_left() {
     if (points_left()) return true;
     const bool any_ok = std::any_of(
@@ -204,8 +203,8 @@ class Supervisor {
     return any_ok && sweep_.options.phases && !phases_written(sweep_);
   }
 
-  // Starts a worker and waits for its end. Returns whether it ended in order.
-  bool supervise_one() {
+  // Starts a worker, waits for its end and says whose offence that was.
+  void supervise_one() {
     const int process = state_.processes;
     new (board_) Board;
     const std::int64_t kills_before = oom_kills();
@@ -242,19 +241,13 @@ class Supervisor {
     cost_.samples += board_->samples;
     cost_.seconds_in_rounds += board_->seconds_in_rounds;
     cost_.seconds_in_calls += board_->seconds_in_calls;
-    if (interrupted_by_) return true;
+    if (interrupted_by_) return;
     if (WIFEXITED(status)) {
-      switch (static_cast<WorkerExit>(WEXITSTATUS(status))) {
-        case WorkerExit::share_done:
-        case WorkerExit::offence:
-          return true;
-        case WorkerExit::failed:
-          failed_ = true;
-          return true;
-      }
+      const auto exit = static_cast<WorkerExit>(WEXITSTATUS(status));
+      failed_ = exit == WorkerExit::failed;
+      if (failed_ || exit == WorkerExit::share_done || exit == WorkerExit::offence) return;
     }
     blame(process, status, hung, oom_kills() > kills_before);
-    return false;
   }
 
   // Whose offence the end of a worker was, and which.
