@@ -294,16 +294,17 @@ double measure_triad(int threads, double seconds) {
 
 // ---- gemm --------------------------------------------------------------------------------------
 #ifdef ATTN_HAVE_BLAS
-// [64, 512] times [512, 4096]: as deep and as wide as a packing buffer.
-void multiply_wide() {
-  constexpr int m = 64;
-  constexpr int n = 4096;
-  constexpr int k = 512;
-  static_assert(k * n <= 2 * gemm_n * gemm_n && m * n + m * k <= gemm_n * gemm_n);
-  const float* b = buffers().matrices;
-  float* c = buffers().matrices + 2 * gemm_n * gemm_n;
-  const float* a = c + m * n;
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1.0F, a, k, b, n, 0.0F, c, n);
+// OpenBLAS keeps the packed rows of the taller operand, up to 32 MiB a thread, only when the other side
+// exceeds its own block (768 or less): so both are large here. [8192, 256] x [256, 1024] touches 8 MiB.
+void multiply_tall() {
+  constexpr int m = 20480;
+  constexpr int n = 1024;
+  constexpr int k = 256;
+  const std::vector<float> a(std::size_t{m} * k);
+  const std::vector<float> b(std::size_t{k} * n);
+  std::vector<float> c(std::size_t{m} * n);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, 1.0F, a.data(), k, b.data(), n,
+              0.0F, c.data(), n);
 }
 
 double measure_gemm(int threads, double seconds) {
@@ -397,7 +398,7 @@ double measure_roof(const Roof& roof, double seconds) {
 void warm_gemm(int threads) {
   set_threads(threads);
 #ifdef ATTN_HAVE_BLAS
-  multiply_wide();
+  multiply_tall();
 #endif
 }
 

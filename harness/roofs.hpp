@@ -34,7 +34,7 @@ bool roof_available(const Roof& roof);
 // memory nodes it should be the one with the most threads, which then place the pages.
 double measure_roof(const Roof& roof, double seconds);
 
-// Multiplies wide and deep matrices once, so that the library has taken and touched its buffers on
+// Multiplies tall and deep matrices once, so that the library has taken and touched its buffers on
 // `threads` threads. Nothing without BLAS. Calls set_threads.
 void warm_gemm(int threads);
 
