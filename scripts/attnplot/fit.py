@@ -148,7 +148,7 @@ def fit_time(curve: Curve, min_n: int = MIN_N) -> Fit | None:
         verdict += f"; not a power law: {deviation:.1f} % off the line"
     elif drifting:
         ends = f"{slope - drift / 2:.2f} to {slope + drift / 2:.2f}"
-        verdict += f"; not a power law: the slope drifts from {ends}"
+        verdict += f"; not exactly a power law: the slope drifts from {ends}"
     if found is not None:
         verdict += f"; {found.label}"
     slopes = tuple(local_slopes(n, times))
