@@ -35,7 +35,7 @@ Sweep sweep_over(const std::string& only, const Axes& axes, int rounds) {
 }
 
 void show(const std::string& title, const std::string& only, const Axes& axes, double limit_us) {
-  const Sweep sweep = sweep_over(only, axes, 20);
+  const Sweep sweep = sweep_over(only, axes, 100);
   const SweepResult result = run_sweep(sweep, false);
   const double outside = (result.cost.seconds_in_rounds - result.cost.seconds_in_calls) /
                          static_cast<double>(result.cost.samples);
