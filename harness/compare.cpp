@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "harness/compare.hpp"
 
-#include <cmath>
-#include <map>
+#include <fmt/format.h>
+#include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "harness/run.hpp"
 #include "harness/stats.hpp"
+#include "harness/supervisor.hpp"
 
 namespace attn {
 
@@ -66,6 +74,79 @@ std::vector<Comparison> compare_points(const Sweep& sweep, const RunState& state
     }
   }
   return all;
+}
+
+Exit command_compare(const Words& args) {
+  RunRequest request;
+  std::string a;
+  std::string b;
+  std::string threshold_text = "2%";
+  std::string fail_on;
+  CLI::App app{
+      "Times two backends on the same problems in the same rounds and pairs them:\n"
+      "the ratio is time of A over time of B, its interval comes from the rounds' ratios.",
+      "attnbench compare"};
+  app.add_option("A", a, "backend")->required();
+  app.add_option("B", b, "backend it is held against")->required();
+  add_run_options(app, request);
+  app.add_option("--threshold", threshold_text, "differences below this are undecided (2%)");
+  app.add_option("--fail-on", fail_on, "slower: exit with 3 when A is slower anywhere")
+      ->check(CLI::IsMember({"slower"}));
+  parse(app, args);
+  if (!request.plan.selection.only.empty() || !request.plan.selection.skip.empty()) {
+    usage_error("compare takes its two backends by name; leave out --only and --skip");
+  }
+  const int processes = request.measure.processes;
+  if (!request.rounds) request.rounds = (20 + processes - 1) / processes * processes;
+  if (request.resume || request.dry_run)
+    usage_error("compare takes neither --resume nor --dry-run");
+  for (const std::string& name : {a, b}) entry_called("compare", name);
+  if (a == b) usage_error(fmt::format("compare: A and B are both {}; name two backends", a));
+  const double threshold = parse_share("--threshold", threshold_text);
+  if (request.plan.axes.empty() && request.plan.presets.empty())
+    request.plan.axes["n"] = "128,512,2048";
+  const bool keep = request.out.has_value();
+  if (!keep) request.out = fmt::format("out/compare-{}-{}", compact_utc(), getpid());
+
+  // A first: compare_points takes the first point's backend for A.
+  request.plan.selection.only = {a};
+  Sweep sweep = open_run(request, args);
+  request.plan.selection.only = {b};
+  std::vector<Point> others = make_plan(request.plan);
+  sweep.points.insert(sweep.points.end(), others.begin(), others.end());
+  for (Point& point : sweep.points) point.fitted = true;  // every round, so that rounds pair up
+  sweep.options.phases = false;
+  make_folder(sweep.dir);
+  const SweepResult result = run_sweep(sweep, request.resume);
+
+  const auto comparisons = compare_points(sweep, result.state, threshold);
+  fmt::print("{:<52} {:>11} {:>11} {:>9} {:>18}  {}\n", "problem", "A, s", "B, s", "A/B",
+             "95 % interval", "A is");
+  bool slower = false;
+  for (const Comparison& c : comparisons) {
+    fmt::print("{:<52} {:>11.4g} {:>11.4g} {:>9.3f} {:>18}  {}\n", c.label, c.seconds_a,
+               c.seconds_b, c.ratio,
+               c.ratio_lo > 0 ? fmt::format("[{:.3f}, {:.3f}]", c.ratio_lo, c.ratio_hi) : "none",
+               c.verdict);
+    slower = slower || c.verdict == "slower";
+  }
+  const auto threads_of = [&](const std::string& name) {
+    std::set<int> counts;
+    for (const Point& point : sweep.points) {
+      if (point.entry->name == name) counts.insert(point.problem.threads);
+    }
+    return fmt::format("{} on {} thread(s)", name, fmt::join(counts, ", "));
+  };
+  fmt::print("A = {}, B = {}; {} rounds, threshold {:.1f} %\n", threads_of(a), threads_of(b),
+             sweep.options.rounds, 100 * threshold);
+  if (comparisons.empty() || result.code != Exit::good) print_summary(sweep, result.state);
+  if (!keep && result.code == Exit::good && !comparisons.empty()) {
+    std::filesystem::remove_all(sweep.dir);
+  }
+  const bool interrupted = result.code == Exit::interrupted || result.code == Exit::terminated;
+  if (interrupted || result.code == Exit::file || result.code == Exit::wrong) return result.code;
+  if (slower && fail_on == "slower") return Exit::regression;
+  return comparisons.empty() ? Exit::nothing_measured : result.code;
 }
 
 }  // namespace attn

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-#include "harness/list.hpp"
-
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <array>
 #include <utility>
 
 #include "generated/identity.hpp"
+#include "harness/command.hpp"
 #include "harness/layer.hpp"
 #include "harness/names.hpp"
 #include "harness/plan.hpp"
@@ -65,8 +65,7 @@ std::string backends_text() {
   return text;
 }
 
-}  // namespace
-
+// `what` is backends, presets, columns or statuses.
 std::string list_text(const std::string& what) {
   if (what == "backends") return backends_text();
   std::string text;
@@ -87,12 +86,14 @@ std::string list_text(const std::string& what) {
   return text;
 }
 
+// All of them, with the identity of the build.
 json list_json() {
+  const Machine machine = read_machine();
   json document = {{"build_id", ATTN_BUILD_ID},
                    {"source_id", ATTN_SOURCE_ID},
                    {"git_sha", ATTN_GIT_SHA},
-                   {"env_id", env_id(read_machine())}};
-  document["cpu_model"] = read_machine().cpu_model;
+                   {"env_id", env_id(machine)}};
+  document["cpu_model"] = machine.cpu_model;
   for (const Entry& entry : registry()) {
     const std::string why = why_not(entry);
     json item = {
@@ -120,6 +121,20 @@ json list_json() {
     document["statuses"].push_back({{"name", name_of(status)}, {"meaning", meaning}});
   }
   return document;
+}
+
+}  // namespace
+
+Exit command_list(const Words& args) {
+  std::string what = "backends";
+  bool json = false;
+  CLI::App app{"What exists, what is built, and why not.", "attnbench list"};
+  app.add_option("what", what, "backends (default), presets, columns or statuses")
+      ->check(CLI::IsMember({"backends", "presets", "columns", "statuses"}));
+  app.add_flag("--json", json, "everything about it, for programs");
+  parse(app, args);
+  fmt::print("{}", json ? list_json().dump(1) + "\n" : list_text(what));
+  return Exit::good;
 }
 
 }  // namespace attn

@@ -80,10 +80,7 @@ constexpr std::optional<E> parse_name(std::string_view word) {
   return std::nullopt;
 }
 
-// Families that exist at layer scope only and have no heads, mask or cache.
-constexpr bool is_recurrent(Family family) {
-  return family == Family::rnn || family == Family::gru || family == Family::lstm;
-}
+// Families with heads, a mask and a cache; the others exist at layer scope only.
 constexpr bool has_heads(Family family) {
   return family == Family::attention || family == Family::sparse || family == Family::linear;
 }

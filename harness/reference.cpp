@@ -8,6 +8,7 @@
 
 #include "harness/inputs.hpp"
 #include "harness/reference_math.hpp"
+#include "harness/work.hpp"
 
 namespace attn::reference {
 namespace {
@@ -174,11 +175,11 @@ Shape::Truth compute(const Problem& problem, Family family, const Io& io) {
   truth.visible_mean_off *= scale;
   truth.mean_off *= scale;
 
-  const bool recurrent = family == Family::rnn || family == Family::gru || family == Family::lstm;
+  const bool masked = !is_recurrent(family);
   std::int64_t seen = 0;
   std::int64_t zeros = 0;
   for (std::size_t r = 0; r < truth.rows.size(); ++r) {
-    if (!recurrent && problem.visible(truth.rows[r].batch, truth.rows[r].token) == 0) continue;
+    if (masked && problem.visible(truth.rows[r].batch, truth.rows[r].token) == 0) continue;
     seen += truth.width;
     zeros += std::count(truth.row(r), truth.row(r) + truth.width, 0.0);
   }

@@ -40,7 +40,6 @@ class Runner {
   ~Runner();
   Runner(const Runner&) = delete;
 
-  [[nodiscard]] const Point& point() const { return point_; }
   [[nodiscard]] Shape& shape() { return shape_; }
 
   // The verifying call: everything is checked around it, then the output against the reference.

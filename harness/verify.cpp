@@ -10,18 +10,15 @@
 #include <stdexcept>
 
 #include "harness/reference.hpp"
+#include "harness/work.hpp"
 
 namespace attn {
 namespace {
 
 constexpr double zero_share = 0.3;
 
-bool recurrent(Family family) {
-  return family == Family::rnn || family == Family::gru || family == Family::lstm;
-}
-
 bool layer_scope(const Problem& problem, Family family) {
-  return problem.scope == Scope::layer || recurrent(family) || family == Family::convolution;
+  return problem.scope == Scope::layer || is_recurrent(family) || family == Family::convolution;
 }
 
 std::size_t bytes_of(std::int64_t elements) {
@@ -113,11 +110,11 @@ Shape::Shape(const Problem& problem, Family family, std::uint64_t seed, InputDis
     const std::int64_t d = p.d_model;
     io.x = impl.input(TensorId::x, 1, p.n_q, d);
     Parameters& w = io.parameters;
-    if (recurrent(family)) {
-      const std::int64_t gates = family == Family::lstm ? 4 : family == Family::gru ? 3 : 1;
-      w.w = impl.weight(TensorId::w, gates * d, d, d);
-      w.u = impl.weight(TensorId::u, gates * d, d, d);
-      w.b = impl.weight(TensorId::b, 1, gates * d, d);
+    if (is_recurrent(family)) {
+      const std::int64_t wide = gates(family) * d;
+      w.w = impl.weight(TensorId::w, wide, d, d);
+      w.u = impl.weight(TensorId::u, wide, d, d);
+      w.b = impl.weight(TensorId::b, 1, wide, d);
     } else if (family == Family::convolution) {
       w.w = impl.weight(TensorId::w, p.width * d, d, d);
       w.b = impl.weight(TensorId::b, 1, d, d);
@@ -157,14 +154,6 @@ bool Shape::intact() const {
   return true;
 }
 
-std::size_t Shape::bytes() const {
-  std::size_t sum = 0;
-  for (const auto* tensors : {&impl_->inputs, &impl_->weights}) {
-    for (const auto& tensor : *tensors) sum += tensor.buffer.size();
-  }
-  return sum;
-}
-
 void Shape::refill(std::uint64_t seed) {
   impl_->seed = seed;
   impl_->truth.reset();
@@ -179,7 +168,7 @@ Shape::Truth& Shape::truth() {
 }
 
 Output::Output(const Problem& p, Family family) : layer_(layer_scope(p, family)) {
-  const bool attention_layer = !recurrent(family) && family != Family::convolution;
+  const bool attention_layer = !is_recurrent(family) && family != Family::convolution;
   const std::int64_t heads = layer_ ? 1 : p.heads;
   std::int64_t width = p.head_dim_v;
   if (layer_) {
@@ -206,7 +195,7 @@ struct Scan {
 
 Scan scan(const Shape& shape, const Output& output) {
   const Problem& p = shape.problem();
-  const bool masked = !recurrent(shape.family());
+  const bool masked = !is_recurrent(shape.family());
   const View view = output.view();
   const std::int64_t width = view.token_stride;
   const std::int64_t heads = p.n_q == 0 ? 0 : view.batch_stride / view.head_stride;

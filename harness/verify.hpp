@@ -31,7 +31,6 @@ class Shape {
   [[nodiscard]] Io io() const;  // the inputs; out and y are null
   [[nodiscard]] std::uint64_t hash() const;
   [[nodiscard]] bool intact() const;  // the fences of the inputs
-  [[nodiscard]] std::size_t bytes() const;
 
   // Other inputs and their reference (the closing call). Parameters stay: backends have packed
   // them.

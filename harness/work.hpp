@@ -32,5 +32,6 @@ TensorElements tensor_elements(const Problem& problem, Family family);
 
 std::int64_t bytes_per_element(DType dtype);
 std::int64_t gates(Family family);  // rnn 1, gru 3, lstm 4, others 0
+inline bool is_recurrent(Family family) { return gates(family) > 0; }
 
 }  // namespace attn
