@@ -109,9 +109,10 @@ json list_json() {
     document["backends"].push_back(item);
   }
   for (const PresetInfo& preset : list_presets()) {
-    document["presets"].push_back({{"name", preset.name},
-                                   {"kind", preset.sweep ? "sweep" : "shape"},
-                                   {"about", preset.about}});
+    json item = {
+        {"name", preset.name}, {"kind", preset.sweep ? "sweep" : "shape"}, {"about", preset.about}};
+    if (preset.layers > 0) item.update({{"layers", preset.layers}, {"source", preset.source}});
+    document["presets"].push_back(item);
   }
   for (const ColumnInfo& column : list_columns()) {
     document["columns"].push_back(

@@ -40,10 +40,12 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates) {
-  return *std::min_element(candidates.begin(), candidates.end(), [&](auto a, auto b) {
-    return edit_distance(word, a) < edit_distance(word, b);
-  });
+// Models whose sizes are not published are no presets; the file says why.
+void refuse_unpublished(std::string_view name) {
+  const json& reasons = presets()["unpublished"];
+  const auto found = reasons.find(name);
+  if (found == reasons.end()) return;
+  usage_error(fmt::format("--preset: {}", found->get<std::string>()));
 }
 
 std::vector<const Entry*> select(const Selection& selection) {
@@ -308,11 +310,18 @@ void expand_sweep(const PlanOptions& options, const std::string& name,
 
 }  // namespace
 
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  return *std::min_element(candidates.begin(), candidates.end(),
+                           [&](const std::string& a, const std::string& b) {
+                             return edit_distance(word, a) < edit_distance(word, b);
+                           });
+}
+
 const Entry& entry_called(std::string_view context, std::string_view name) {
-  std::vector<std::string_view> names;
+  std::vector<std::string> names;
   for (const Entry& entry : registry()) {
     if (entry.name == name) return entry;
-    names.push_back(entry.name);
+    names.emplace_back(entry.name);
   }
   usage_error(
       fmt::format("{}: no backend is called \"{}\"; the nearest is {}, `attnbench list` names all",
@@ -388,9 +397,23 @@ std::vector<PresetInfo> list_presets() {
     list.push_back({name, sweep["about"], true});
   }
   for (const auto& [name, shape] : presets()["shapes"].items()) {
-    list.push_back({name, shape["about"], false});
+    list.push_back(
+        {name, shape["about"], false, shape.value("layers", 0), shape.value("source", "")});
   }
   return list;
+}
+
+PresetInfo shape_called(std::string_view name) {
+  refuse_unpublished(name);
+  std::vector<std::string> names;
+  for (PresetInfo& preset : list_presets()) {
+    if (preset.sweep) continue;
+    if (preset.name == name) return std::move(preset);
+    names.push_back(preset.name);
+  }
+  usage_error(fmt::format(
+      "--preset: no shape is called \"{}\"; the nearest is {}, `attnbench list presets` names all",
+      name, nearest(name, names)));
 }
 
 std::vector<Point> make_plan(const PlanOptions& options) {
@@ -409,6 +432,7 @@ std::vector<Point> make_plan(const PlanOptions& options) {
       continue;
     }
     if (!presets()["shapes"].contains(name)) {
+      refuse_unpublished(name);
       std::vector<std::string> storage;
       for (const PresetInfo& preset : list_presets()) storage.push_back(preset.name);
       usage_error(fmt::format("--preset: \"{}\" is unknown; use one of {}", name,

@@ -59,12 +59,21 @@ std::vector<Point> make_plan(const PlanOptions& options);
 struct PresetInfo {
   std::string name;
   std::string about;
-  bool sweep;  // else a shape: axis values
+  bool sweep;               // else a shape: axis values
+  std::int64_t layers = 0;  // of the model that a shape is one layer of; 0: of none
+  std::string source = {};  // where that model's numbers are published
 };
 std::vector<PresetInfo> list_presets();
 
+// The shape of exactly this name; throws CommandError (usage) that names the nearest one, or says
+// why a model that people ask for is none.
+PresetInfo shape_called(std::string_view name);
+
 // The backend of exactly this name; throws CommandError (usage) that names the nearest one.
 const Entry& entry_called(std::string_view context, std::string_view name);
+
+// The candidate that takes the fewest edits; there must be one.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 bool matches_glob(std::string_view pattern, std::string_view text);  // * and ?
 std::uint64_t hash_text(std::string_view text);                      // FNV-1a, 64 bits

@@ -39,12 +39,27 @@ std::int64_t flops_model(const Problem& p, Family family) {
     throw std::invalid_argument(
         "flops_model: this family counts the products of its own definition");
   }
-  const std::int64_t core = 2 * p.heads * p.pairs() * (p.head_dim + p.head_dim_v);
-  if (p.scope == Scope::core) return core;
+  return attention_flops(p).total();
+}
+
+AttentionFlops attention_flops(const Problem& p) {
+  AttentionFlops flops;
+  flops.scores = 2 * p.heads * p.pairs() * p.head_dim;
+  flops.mixing = 2 * p.heads * p.pairs() * p.head_dim_v;
+  if (p.scope == Scope::core) return flops;
+  const std::int64_t tokens = p.batch * p.n_q;
   const std::int64_t kv_tokens = p.batch * projected_kv_tokens(p);
-  const std::int64_t output = p.output_projection ? tokens * p.heads * p.head_dim_v * d : 0;
-  return core + 2 * (tokens * d * p.heads * p.head_dim +
-                     kv_tokens * d * p.heads_kv * (p.head_dim + p.head_dim_v) + output);
+  flops.projections =
+      2 * p.d_model *
+      (tokens * p.heads * p.head_dim + kv_tokens * p.heads_kv * (p.head_dim + p.head_dim_v));
+  if (p.output_projection) flops.output = 2 * tokens * p.heads * p.head_dim_v * p.d_model;
+  return flops;
+}
+
+std::optional<double> tokens_where_equal(double per_token, double per_pair, Mask mask) {
+  const double n = per_token / per_pair;
+  if (!(n >= 1)) return std::nullopt;
+  return mask == Mask::causal ? 2 * n - 1 : n;
 }
 
 TensorElements tensor_elements(const Problem& p, Family family) {
@@ -77,6 +92,13 @@ TensorElements tensor_elements(const Problem& p, Family family) {
 std::int64_t bytes_min(const Problem& p, Family family) {
   const TensorElements e = tensor_elements(p, family);
   return bytes_per_element(p.dtype) * (e.inputs() + e.outputs());
+}
+
+std::int64_t score_elements(const Problem& p) { return p.batch * p.heads * p.n_q * p.n_kv; }
+
+std::int64_t bias_elements(const Problem& p) {
+  return p.heads * p.head_dim + p.heads_kv * (p.head_dim + p.head_dim_v) +
+         (p.output_projection ? p.d_model : 0);
 }
 
 std::int64_t kv_cache_bytes(const Problem& p, Family family) {
