@@ -46,7 +46,7 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str,
 
 # (arguments, what the sentence must hold)
 COMMANDS: list[tuple[list[str], str]] = [
-    ([], "list, run or compare"),
+    ([], "say what to do: list, run, "),
     (["runn"], "runn"),
     (["apply"], "apply"),
     (["doctor"], "doctor"),
