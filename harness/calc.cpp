@@ -19,7 +19,7 @@
 namespace attn {
 namespace {
 
-using json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
 // An attention layer at one or more n, and the model that it is one layer of.
 struct Model {
@@ -43,7 +43,7 @@ struct Model {
 // For people, and for programs.
 struct Answer {
   std::string text;
-  json data;
+  Json data;
 };
 
 std::string counted(std::int64_t count, const std::string& noun) {
@@ -72,7 +72,7 @@ std::string heading(const Model& model) {
 
 // ---- parameters ----------------------------------------------------------------------------------
 
-json count_json(std::int64_t parameters) {
+Json count_json(std::int64_t parameters) {
   return {{"parameters", parameters}, {"bytes_f32", 4 * parameters}, {"bytes_f16", 2 * parameters}};
 }
 
@@ -110,7 +110,7 @@ Answer params(const Model& model) {
         sharing(p.heads, p.heads_kv), kv_heads(p.heads),
         grouped(p.heads / p.heads_kv * (layer.w_k + layer.w_v)), p.heads / p.heads_kv);
   }
-  json data = {{"head", count_json(of_head)},
+  Json data = {{"head", count_json(of_head)},
                {"head_biases", bias_elements(head)},
                {"w_q", layer.w_q},
                {"w_k", layer.w_k},
@@ -253,7 +253,7 @@ Answer crossover(const Model& model) {
     columns[0].push_back(what);
     columns[1].push_back(n ? grouped_real(*n) : "never");
     columns[2].emplace_back(n ? where : nowhere);
-    answer.data[key] = n ? json(*n) : json();
+    answer.data[key] = n ? Json(*n) : Json();
   };
   add("core_equals_projections", "FLOPs of the core and of all projections",
       tokens_where_equal(projections, core, p.mask), "above it the core has the larger share",
@@ -394,13 +394,13 @@ Exit calculate(const Calculator& calculator, const Words& args) {
   axes["scope"] = "layer";
   axes.try_emplace("n", calculator.n.empty() ? "1" : calculator.n);
 
-  json document = json::array();
+  Json document = Json::array();
   std::string text;
   for (const Model& model : models(presets, axes, layers)) {
     const Answer answer = calculator.answer(model);
     text += (text.empty() ? "" : "\n") + heading(model) + answer.text;
     const Problem& p = model.shape();
-    json item = {
+    Json item = {
         {"preset", model.preset.name}, {"d_model", p.d_model},   {"heads", p.heads},
         {"heads_kv", p.heads_kv},      {"head_dim", p.head_dim}, {"head_dim_v", p.head_dim_v},
         {"layers", model.layers}};

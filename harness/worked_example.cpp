@@ -17,8 +17,12 @@
 namespace attn {
 namespace {
 
+Matrix zeros(std::int64_t rows, std::int64_t columns) {
+  return {rows, columns, std::vector<double>(static_cast<std::size_t>(rows * columns))};
+}
+
 Matrix product(const Matrix& a, const Matrix& b) {
-  Matrix c(a.rows, b.columns);
+  Matrix c = zeros(a.rows, b.columns);
   for (std::int64_t i = 0; i < a.rows; ++i) {
     for (std::int64_t j = 0; j < b.columns; ++j) {
       for (std::int64_t l = 0; l < a.columns; ++l) c.at(i, j) += a.at(i, l) * b.at(l, j);
@@ -28,7 +32,7 @@ Matrix product(const Matrix& a, const Matrix& b) {
 }
 
 Matrix transposed(const Matrix& a) {
-  Matrix t(a.columns, a.rows);
+  Matrix t = zeros(a.columns, a.rows);
   for (std::int64_t i = 0; i < a.rows; ++i) {
     for (std::int64_t j = 0; j < a.columns; ++j) t.at(j, i) = a.at(i, j);
   }
@@ -113,9 +117,9 @@ HeadSteps work_through(const HeadInputs& in) {
   Matrix s = product(q, transposed(k));
   Matrix scaled = s;
   for (double& value : scaled.values) value *= problem.effective_scale();
-  Matrix exps(n, n);
-  Matrix sums(n, 1);
-  Matrix a(n, n);
+  Matrix exps = zeros(n, n);
+  Matrix sums = zeros(n, 1);
+  Matrix a = zeros(n, n);
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t visible = problem.visible(0, i);
     for (std::int64_t j = 0; j < visible; ++j)
@@ -170,7 +174,7 @@ HeadInputs example_m10(std::uint64_t seed) {
   const Shape shape(p, Family::attention, seed, InputDist::normal);
   const auto read = [](const void* data, std::int64_t rows, std::int64_t columns) {
     const auto* values = static_cast<const float*>(data);
-    return Matrix(rows, columns, {values, values + rows * columns});
+    return Matrix{rows, columns, {values, values + rows * columns}};
   };
   const Parameters w = shape.parameters();
   return {.x = read(shape.io().x.data, p.n_q, p.d_model),

@@ -17,10 +17,6 @@ struct Matrix {
   std::int64_t columns = 0;
   std::vector<double> values;
 
-  Matrix(std::int64_t rows_, std::int64_t columns_)
-      : rows(rows_), columns(columns_), values(static_cast<std::size_t>(rows_ * columns_)) {}
-  Matrix(std::int64_t rows_, std::int64_t columns_, std::vector<double> values_)
-      : rows(rows_), columns(columns_), values(std::move(values_)) {}
   double& at(std::int64_t i, std::int64_t j) {
     return values[static_cast<std::size_t>(i * columns + j)];
   }

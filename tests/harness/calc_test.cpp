@@ -24,7 +24,7 @@ using testing::HasSubstr;
 // What `attnbench calc` prints for these words.
 std::string printed(const Words& words) {
   testing::internal::CaptureStdout();
-  EXPECT_EQ(command_calc(words), Exit::good);
+  EXPECT_NO_THROW(EXPECT_EQ(command_calc(words), Exit::good));
   std::fflush(stdout);
   return testing::internal::GetCapturedStdout();
 }
@@ -64,17 +64,17 @@ Problem layer(std::int64_t d_model, std::int64_t heads, std::int64_t heads_kv, s
 // The floats from `data` to the protected page behind them, found by asking the kernel for them.
 std::int64_t allocated_floats(const void* data) {
   if (data == nullptr) return 0;
-  const auto start = reinterpret_cast<std::uintptr_t>(data);
+  const auto* const start = static_cast<const char*>(data);
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto readable = [](std::uintptr_t address) {
+  const auto readable = [](const char* address) {
     char byte = 0;
     const iovec local = {&byte, 1};
-    const iovec remote = {reinterpret_cast<void*>(address), 1};
+    const iovec remote = {const_cast<char*>(address), 1};
     return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
   };
-  std::uintptr_t end = start;
-  while (readable(end)) end = (end / page + 1) * page;
-  return static_cast<std::int64_t>((end - start) / sizeof(float));
+  const char* end = start;
+  while (readable(end)) end += page - reinterpret_cast<std::uintptr_t>(end) % page;
+  return (end - start) / static_cast<std::int64_t>(sizeof(float));
 }
 
 TEST(Calc, ParametersAreTheFloatsThatTheProgramAllocates) {
