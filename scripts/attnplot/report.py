@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes `report.md`, and the part of a README that is generated from results."""
+"""Writes `report.md` and `report.html`, and the part of a README that comes from results."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -13,6 +13,7 @@ from attnplot.curves import MIN_PROCESSES, table_curves
 from attnplot.document import Block, Bullets, Grid, Paragraph, Picture, Section, markdown
 from attnplot.drawing import bytes_text, cache_text
 from attnplot.fit import MIN_POINTS
+from attnplot.page import page
 from attnplot.table import (
     Table,
     TableError,
@@ -24,6 +25,7 @@ from attnplot.table import (
 )
 from attnplot.tables import Results, attention_table, sections, status_table
 
+FORMATS = ("md", "html")
 README_BEGIN = "<!-- attnplot:begin -->"
 README_END = "<!-- attnplot:end -->"
 # Section title -> the figures that stand in it.
@@ -232,19 +234,28 @@ def _not_measured(table: Table) -> list[Block]:
     return [*blocks, status_table(table) or Paragraph("Every row has a time.")]
 
 
-def write_report(results: Results) -> list[Path]:
-    """Writes figures and `report.md` into the run folder.
+def write_report(results: Results, formats: Collection[str] = ("md",)) -> list[Path]:
+    """Writes the report into the run folder.
+
+    Args:
+        results: the analysed run.
+        formats: `md`: the figures and `report.md`; `html`: `report.html`, one file with everything.
 
     Raises:
         TableError: a file cannot be written.
         SelectionError: the baseline is not measured.
     """
     drawn = draw_all(results)
-    text = report(results, drawn)
-    written = [p for k, f in drawn.items() for p in figures.save(f, results.table.folder, k)]
-    path = results.table.folder / "report.md"
-    write_text(path, text)
-    return [*written, path]
+    folder = results.table.folder
+    written: list[Path] = []
+    if "md" in formats:
+        written += [p for kind, f in drawn.items() for p in figures.save(f, folder, kind)]
+        written.append(folder / "report.md")
+        write_text(written[-1], report(results, drawn))
+    if "html" in formats:
+        written.append(folder / "report.html")
+        write_text(written[-1], page(results.table, compose(results, drawn), drawn))
+    return written
 
 
 def readme_block(results: Results, readme: Path) -> str:
