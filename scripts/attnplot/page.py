@@ -183,7 +183,6 @@ def _facts(table: Table) -> list[tuple[str, str]]:
         ("compiler", ("compiler", "toolchain")),
         ("build", ("build_id",)),
         ("commit", ("git_sha",)),
-        ("run", ("run_id",)),
     )
     found = [(label, table.field(*path)) for label, path in fields]
     return [(label, value) for label, value in found if isinstance(value, str) and value]

@@ -87,6 +87,7 @@
       head.setAttribute("aria-sort", "none");
     });
     form.addEventListener("input", filter);
+    form.addEventListener("change", filter);
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("reset", () => setTimeout(filter));
     filter();  // a browser may have kept what was typed before a reload
