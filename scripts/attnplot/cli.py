@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.add_argument(
         "--format",
-        metavar="FORMAT,…",
+        metavar="FORMATS",
         type=_formats,
         default=("md",),
         help="md: report.md and figures/ (default); html: report.html, one file with figures and "
@@ -174,13 +174,13 @@ def _run(arguments: argparse.Namespace) -> int:
     written = [table.folder / "fits.csv", table.folder / "crossovers.csv"]
     if arguments.command == "report":
         written += write_report(results, arguments.format)
-        if not table.measured:
-            raise nothing
-        if readme is not None:
+        if readme is not None and table.measured:
             update_readme(results, readme)
             written.append(readme)
     for path in written:
         print(path)
+    if not table.measured:
+        raise nothing
     return 0
 
 

@@ -35,11 +35,11 @@ def contrast_with_white(colour: str) -> float:
 
 def readable(colour: str) -> str:
     """The colour, as much darker as text on white needs to be; lines may be lighter than text."""
-    rgb = to_rgb(colour)
-    while contrast_with_white(colour) < _READABLE:
-        rgb = tuple(0.97 * c for c in rgb)  # type: ignore[assignment]
-        colour = to_hex(rgb)
-    return colour
+    red, green, blue = to_rgb(colour)
+    share = 1.0
+    while contrast_with_white(to_hex((share * red, share * green, share * blue))) < _READABLE:
+        share *= 0.97
+    return to_hex((share * red, share * green, share * blue))
 
 
 def notes(figure: Figure) -> str:

@@ -209,6 +209,8 @@ def _view(table: Table, point: Point) -> PointView:
     shape = selection.shape_text([Curve(point.key_without_n, (point,), {})])
     if point.text("d_model"):
         shape += f", d_model {point.text('d_model')}"
+    if point.cells["cache_mode"] == "cold":
+        shape += ", cold cache"
     sharing = point.text("sharing").upper()
     if sharing and point.text("heads_kv"):
         sharing += f" ({point.text('heads_kv')})"

@@ -24,6 +24,12 @@ def ids(svg: str) -> list[str]:
     return re.findall(r' id="([^"]+)"', svg)
 
 
+def text_fills(element: ElementTree.Element, inherited: str = "#000000") -> list[str]:
+    fill = element.get("fill", inherited)
+    own = [fill] if element.tag == "text" else []
+    return own + [f for child in element for f in text_fills(child, fill)]
+
+
 @pytest.mark.parametrize("kind", figures.KINDS)
 def test_every_reference_is_to_an_own_id(table: Table, kind: str) -> None:
     svg = inline_svg(figures.make(table, kind), kind, "what it shows")
@@ -32,6 +38,9 @@ def test_every_reference_is_to_an_own_id(table: Table, kind: str) -> None:
     assert root.attrib["aria-label"] == "what it shows"
     assert len(set(ids(svg))) == len(ids(svg)) > 0
     assert all(name.startswith(f"{kind}-") for name in ids(svg))
+    fills = text_fills(root)
+    assert len(fills) > 20
+    assert min(contrast_with_white(colour) for colour in fills) >= 4.5
     used = re.findall(r'(?:url\(|href=")#([^")]+)', svg)
     assert set(used) == set(ids(svg))
 

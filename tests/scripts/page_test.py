@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,29 @@ def spaced(text: str) -> str:
     return " ".join(text.replace("\u00a0", " ").split())
 
 
+class Balanced(HTMLParser):
+    """Fails where an element is not closed, or closed out of order: this page closes all."""
+
+    EMPTY = frozenset("meta link br input".split())
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, self.getpos()
+
+
 def parse(text: str) -> JustHTML:
-    """Refuses whatever the HTML standard calls a parse error."""
+    """Refuses whatever the HTML standard calls a parse error, and elements that are not closed."""
+    Balanced(text)
     return JustHTML(text, strict=True, sanitize=False)
 
 
@@ -233,6 +255,7 @@ def test_no_character_is_illegal(tmp_path: Path) -> None:
     run = Run()
     run.row("a\x01b", 128, status="unavailable", status_reason="no\x0b \ufffe toolkit")
     folder = run.write(tmp_path)
+    (folder / "run.json").write_text('{"schema_version": 1, "git_sha": "\\ud800"}')
     assert main(["report", str(folder), "--format", "html"]) == 4
     assert "a\ufffdb" in text_of(parse(html(folder)).root)
 
@@ -246,7 +269,9 @@ def test_a_run_without_a_time_is_reported_and_ends_with_4(
         run.row("cuda.naive", n, status="unavailable", status_reason="no toolkit")
     folder = run.write(tmp_path / "refused")
     assert main(["report", str(folder), "--format", formats]) == 4
-    assert capsys.readouterr().err.count("\n") == 1
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1
+    assert {str(folder / f"report.{name}") for name in formats.split(",")} <= set(said.out.split())
     for name in ("md", "html"):
         assert (folder / f"report.{name}").is_file() is (name in formats)
     if "html" in formats:
