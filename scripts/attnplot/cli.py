@@ -15,7 +15,7 @@ from typing import NoReturn
 from attnplot import __version__, figures
 from attnplot.crossover import write_crossovers
 from attnplot.fit import MIN_N, write_fits
-from attnplot.report import split_readme, update_readme, write_report
+from attnplot.report import FORMATS, split_readme, update_readme, write_report
 from attnplot.selection import SelectionError, baseline_name, complexity
 from attnplot.table import Table, TableError, load
 from attnplot.tables import analyse, terminal
@@ -44,6 +44,14 @@ def _size(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a positive integer")
     return int(text)
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    wanted = tuple(dict.fromkeys(text.split(",")))
+    for name in wanted:
+        if name not in FORMATS:
+            raise argparse.ArgumentTypeError(f"'{name}' is none of {', '.join(FORMATS)}")
+    return wanted
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,10 +95,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     report = add(
         "report",
-        "everything, as report.md",
-        "Writes fits.csv, crossovers.csv, figures/ and report.md into DIR.",
+        "everything, as Markdown or as one web page",
+        "Writes fits.csv, crossovers.csv and the report into DIR, also when no row has a time.",
     )
-    report.add_argument("--format", choices=["md"], default="md", help="md: Markdown (default)")
+    report.add_argument(
+        "--format",
+        metavar="FORMATS",
+        type=_formats,
+        default=("md",),
+        help="md: report.md and figures/ (default); html: report.html, one file with figures and "
+        "every point, which loads nothing; md,html: both",
+    )
     report.add_argument(
         "--readme",
         metavar="FILE",
@@ -137,9 +152,11 @@ def _run(arguments: argparse.Namespace) -> int:
     table = load(arguments.dir)
     for note in table.notes:
         _note(note)
-    if not table.measured:
-        reasons = sorted({p.status for p in table.points}) or ["no rows"]
-        raise figures.NothingToDraw(f"{table.folder}: nothing was measured ({', '.join(reasons)})")
+    reasons = ", ".join(sorted({p.status for p in table.points})) or "no rows"
+    nothing = figures.NothingToDraw(f"{table.folder}: nothing was measured ({reasons})")
+    # A report says so itself: it lists every row and why it has no time.
+    if not table.measured and arguments.command != "report":
+        raise nothing
     baseline: str | None = getattr(arguments, "baseline", None)
     if baseline is not None:
         baseline_name(complexity(table), baseline)  # refuse before anything is written
@@ -156,12 +173,14 @@ def _run(arguments: argparse.Namespace) -> int:
     write_crossovers(table, results.crossovers)
     written = [table.folder / "fits.csv", table.folder / "crossovers.csv"]
     if arguments.command == "report":
-        written += write_report(results)
-        if readme is not None:
+        written += write_report(results, arguments.format)
+        if readme is not None and table.measured:
             update_readme(results, readme)
             written.append(readme)
     for path in written:
         print(path)
+    if not table.measured:
+        raise nothing
     return 0
 
 

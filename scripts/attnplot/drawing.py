@@ -40,6 +40,8 @@ _RC: Mapping[str, object] = {
     "lines.markersize": 5,
     "svg.hashsalt": "attnplot",
     "svg.fonttype": "none",
+    # Names are text: a "$" in one begins no formula.
+    "text.parse_math": False,
 }
 SMALL = 8
 GREY = "#707070"
@@ -113,16 +115,16 @@ def seconds_text(value: float) -> str:
     """Three significant digits and a unit: 64.2 µs, 1.93 s."""
     for limit, unit, factor in ((1e-6, "ns", 1e9), (1e-3, "µs", 1e6), (1.0, "ms", 1e3)):
         if value < limit * 0.9995:
-            return f"{_three_digits(value * factor)} {unit}"
-    return f"{_three_digits(value)} s"
+            return f"{three_digits(value * factor)} {unit}"
+    return f"{three_digits(value)} s"
 
 
 def bytes_text(value: float) -> str:
     """Three significant digits and a decimal unit: 268 MB."""
     for limit, unit, factor in ((1e3, "B", 1.0), (1e6, "kB", 1e3), (1e9, "MB", 1e6)):
         if value < limit * 0.9995:
-            return f"{_three_digits(value / factor)} {unit}"
-    return f"{_three_digits(value / 1e9)} GB"
+            return f"{three_digits(value / factor)} {unit}"
+    return f"{three_digits(value / 1e9)} GB"
 
 
 def cache_text(value: int) -> str:
@@ -133,7 +135,8 @@ def cache_text(value: int) -> str:
     return bytes_text(value)
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
+    """Three significant digits without an exponent: 0.0123, 8.39, 177."""
     if value == 0:
         return "0"
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))

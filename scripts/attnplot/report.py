@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes `report.md`, and the part of a README that is generated from results."""
+"""Writes `report.md` and `report.html`, and the part of a README that comes from results."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -10,8 +10,10 @@ from matplotlib.figure import Figure
 
 from attnplot import figures, selection
 from attnplot.curves import MIN_PROCESSES, table_curves
+from attnplot.document import Block, Bullets, Grid, Paragraph, Picture, Section, markdown
 from attnplot.drawing import bytes_text, cache_text
 from attnplot.fit import MIN_POINTS
+from attnplot.page import page
 from attnplot.table import (
     Table,
     TableError,
@@ -21,8 +23,9 @@ from attnplot.table import (
     working_set_bytes,
     write_text,
 )
-from attnplot.tables import Results, attention_table, markdown, sections, status_table
+from attnplot.tables import Results, attention_table, sections, status_table
 
+FORMATS = ("md", "html")
 README_BEGIN = "<!-- attnplot:begin -->"
 README_END = "<!-- attnplot:end -->"
 # Section title -> the figures that stand in it.
@@ -43,34 +46,40 @@ _CAPTIONS: Mapping[str, str] = {
 }
 
 
-def report(results: Results, drawn: Collection[str]) -> str:
-    """The text of `report.md`.
+def compose(results: Results, drawn: Collection[str]) -> list[Section]:
+    """What a report says, whatever its format; the first section is the opening.
 
     Args:
         results: the analysed run.
-        drawn: kinds of figures to link, as `figures/KIND.png`.
+        drawn: kinds of figures to show.
 
     Raises:
         SelectionError: the baseline is not measured.
     """
     table = results.table
     parts = [
-        "# What was measured\n",
-        "\n\n".join(_opening(results)) + "\n",
-        "## Machine and build\n\n" + machine_table(table),
-        _roof_table(table),
-        "## Method\n\n" + _method(results) + "\n",
+        Section("What was measured", _opening(results)),
+        Section("Machine and build", [g for g in (machine_table(table), _roof_table(table)) if g]),
+        Section("Method", [_method(results)]),
     ]
-    for title, text in sections(results):
-        if title == "Rows without a time":
+    for section in sections(results):
+        if section.title == "Rows without a time":
             continue
-        pictures = [
-            f"![{_CAPTIONS[k]}](figures/{k}.png)\n" for k in _FIGURES.get(title, ()) if k in drawn
-        ]
-        remark = _decode_remark(table) if title == "Decode" else ""
-        parts.append("\n".join([f"## {title}\n", text, *pictures, remark]).rstrip() + "\n")
-    parts.append("## What was not measured\n\n" + _not_measured(table))
-    return "\n".join(p for p in parts if p)
+        kinds = [k for k in _FIGURES.get(section.title, ()) if k in drawn]
+        pictures = [Picture(k, _CAPTIONS[k]) for k in kinds]
+        remark = _decode_remark(table) if section.title == "Decode" else []
+        parts.append(Section(section.title, [*section.blocks, *pictures, *remark]))
+    return [*parts, Section("What was not measured", _not_measured(table))]
+
+
+def report(results: Results, drawn: Collection[str]) -> str:
+    """The text of `report.md`; figures are linked as `figures/KIND.png`.
+
+    Raises:
+        SelectionError: the baseline is not measured.
+    """
+    opening, *parts = compose(results, drawn)
+    return "\n".join([markdown(opening, 1), *map(markdown, parts)])
 
 
 def draw_all(results: Results) -> dict[str, Figure]:
@@ -88,29 +97,32 @@ def draw_all(results: Results) -> dict[str, Figure]:
     return found
 
 
-def _opening(results: Results) -> list[str]:
+def _opening(results: Results) -> list[Block]:
     table = results.table
     ok = len(table.measured)
-    lines = [f"{ok} of {len(table.points)} points have a time."]
+    blocks: list[Block] = [Paragraph(f"{ok} of {len(table.points)} points have a time.")]
     if table.field("interrupted") is True:
-        lines.append("**The run was interrupted: what had no result by then has no row.**")
+        text = "The run was interrupted: what had no result by then has no row."
+        blocks.append(Paragraph(text, strong=True))
     if table.field("git_dirty") is True:
-        lines.append("**It was built from a tree with uncommitted changes.**")
+        text = "It was built from a tree with uncommitted changes."
+        blocks.append(Paragraph(text, strong=True))
     noisy = sum(p.cells["noisy"] is True for p in table.measured)
     if noisy:
-        lines.append(
+        text = (
             f"{noisy} of them are noisy: the 95 % interval of their median is wider than was asked "
             "for, or there are too few samples for one."
         )
+        blocks.append(Paragraph(text))
     if table.suspect:
-        lines.append(f"{table.suspect} samples taken beside a failing backend were left out.")
+        text = f"{table.suspect} samples taken beside a failing backend were left out."
+        blocks.append(Paragraph(text))
     if table.notes:
-        lines.append("Left out of the files:")
-        lines.append("\n".join(f"- {note}" for note in table.notes))
-    return lines
+        blocks += [Paragraph("Left out of the files:"), Bullets(table.notes)]
+    return blocks
 
 
-def machine_table(table: Table) -> str:
+def machine_table(table: Table) -> Grid:
     """The machine sheet: what `run.json` says of machine and build, empty fields left out."""
     rows = []
     for block in ("machine", "compiler", "blas", "cuda"):
@@ -118,7 +130,7 @@ def machine_table(table: Table) -> str:
     for field in "git_sha build_id env_id started_utc finished_utc noise".split():
         rows += _flat(field, table.field(field))
     rows.append(["arguments", _text(table.field("argv"), " ")])
-    return markdown(["item", "recorded"], [row for row in rows if row[1]])
+    return Grid(["item", "recorded"], [row for row in rows if row[1]])
 
 
 def _flat(name: str, value: object) -> list[list[str]]:
@@ -137,16 +149,16 @@ def _text(value: object, between: str = ", ") -> str:
     return "" if value is None else str(value)
 
 
-def _roof_table(table: Table) -> str:
+def _roof_table(table: Table) -> Grid:
     units = {"gflops": "GFLOP/s", "gbps": "GB/s"}
     rows = [
         [r.kind, r.dtype, str(r.threads), f"{r.value:.1f} {units.get(r.unit, r.unit)}"]
         for r in roofs(table)
     ]
-    return markdown(["measured roof", "type", "threads", "value"], rows) if rows else ""
+    return Grid(["measured roof", "type", "threads", "value"], rows)
 
 
-def _method(results: Results) -> str:
+def _method(results: Results) -> Paragraph:
     table = results.table
     processes = {s.process for samples in table.samples.values() for s in samples}
     if len(processes) >= MIN_PROCESSES:
@@ -158,7 +170,7 @@ def _method(results: Results) -> str:
         )
     fits = [f for f in results.fits if f.quantity == "time" and f.exponent is not None]
     sizes = f"n = {min(f.n[0] for f in fits)} and above" if fits else "the largest sizes"
-    return (
+    return Paragraph(
         "Every backend is checked against a float64 reference before it is timed. One round takes "
         "one sample of every point in random order; the median of a point's samples is its time, "
         "and samples from a process and round in which a backend failed are left out. "
@@ -171,7 +183,7 @@ def _method(results: Results) -> str:
     )
 
 
-def _decode_remark(table: Table) -> str:
+def _decode_remark(table: Table) -> list[Block]:
     found = selection.decode(table)
     warm = [
         p
@@ -180,7 +192,7 @@ def _decode_remark(table: Table) -> str:
         if p.text("batch") == "1" and p.cells["cache_mode"] in ("warm", "mixed")
     ]
     if not warm:
-        return ""
+        return []
     text = "Warm decode at batch 1 measures the cache: the same K and V are read again and again"
     sizes = [s for p in warm if (s := working_set_bytes(p)) is not None]
     llc = table.llc_bytes()
@@ -195,11 +207,13 @@ def _decode_remark(table: Table) -> str:
     }
     if stated:
         batches = ", ".join(str(b) for b in sorted(stated))
-        return f"{text}. GB/s are stated at batch {batches} only, where memory has to be read.\n"
-    return f"{text}. No point here is large enough to state a bandwidth.\n"
+        text += f". GB/s are stated at batch {batches} only, where memory has to be read."
+    else:
+        text += ". No point here is large enough to state a bandwidth."
+    return [Paragraph(text)]
 
 
-def _not_measured(table: Table) -> str:
+def _not_measured(table: Table) -> list[Block]:
     with_time = {p.backend for p in table.measured}
     without: dict[tuple[str, str], list[str]] = {}
     for status in selection.statuses(table):
@@ -207,31 +221,41 @@ def _not_measured(table: Table) -> str:
             names = without.setdefault((status.status, status.reason), [])
             names += [] if status.backend in names else [status.backend]
     lines = [
-        f"- Nothing on this page speaks of {', '.join(names)}: {kind}"
+        f"Nothing on this page speaks of {', '.join(names)}: {kind}"
         f"{': ' if reason else ''}{reason.rstrip('.')}."
         for (kind, reason), names in without.items()
     ]
     if not any(p.text("device") not in ("", "cpu") for p in table.measured):
-        lines.append("- No accelerator was measured.")
+        lines.append("No accelerator was measured.")
     few = sum(len(p) == 1 for p in (c.measured for c in table_curves(table)))
     if few:
-        lines.append(f"- {few} curves have one size only, and no slope.")
-    return "\n".join(lines) + "\n\n" + (status_table(table) or "Every row has a time.\n")
+        lines.append(f"{few} curves have one size only, and no slope.")
+    blocks: list[Block] = [Bullets(lines)] if lines else []
+    return [*blocks, status_table(table) or Paragraph("Every row has a time.")]
 
 
-def write_report(results: Results) -> list[Path]:
-    """Writes figures and `report.md` into the run folder.
+def write_report(results: Results, formats: Collection[str] = ("md",)) -> list[Path]:
+    """Writes the report into the run folder.
+
+    Args:
+        results: the analysed run.
+        formats: `md`: the figures and `report.md`; `html`: `report.html`, one file with everything.
 
     Raises:
         TableError: a file cannot be written.
         SelectionError: the baseline is not measured.
     """
     drawn = draw_all(results)
-    text = report(results, drawn)
-    written = [p for k, f in drawn.items() for p in figures.save(f, results.table.folder, k)]
-    path = results.table.folder / "report.md"
-    write_text(path, text)
-    return [*written, path]
+    folder = results.table.folder
+    written: list[Path] = []
+    if "md" in formats:
+        written += [p for kind, f in drawn.items() for p in figures.save(f, folder, kind)]
+        written.append(folder / "report.md")
+        write_text(written[-1], report(results, drawn))
+    if "html" in formats:
+        written.append(folder / "report.html")
+        write_text(written[-1], page(results.table, compose(results, drawn), drawn))
+    return written
 
 
 def readme_block(results: Results, readme: Path) -> str:
@@ -249,7 +273,7 @@ def readme_block(results: Results, readme: Path) -> str:
         picture = f"![{_CAPTIONS[kind]}]({link})\n\n"
     cpu = _text(results.table.field("machine", "cpu_model"))
     where = f"Measured on {cpu}.\n\n" if cpu else ""
-    return picture + where + attention_table(results, brief=True)
+    return picture + where + markdown(attention_table(results, brief=True))
 
 
 def split_readme(readme: Path) -> tuple[str, str]:

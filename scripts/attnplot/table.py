@@ -6,6 +6,7 @@ a median that its samples do not give) or left out by name (`Table.notes`: a tor
 is not a positive finite number). Nothing is repaired and nothing is dropped silently.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -315,15 +316,20 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Cell]]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 text without touching its line ends.
+    """Writes UTF-8 text, line ends as they are; the old file stays until the new one is whole.
 
     Raises:
         TableError: when the file cannot be written.
     """
+    target = path.resolve()  # a link stays a link
+    partial = target.with_name(f"{target.name}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8", newline="")
+        partial.replace(target)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise TableError(f"{path}: cannot be written ({error.strerror})") from error
 
 

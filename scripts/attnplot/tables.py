@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Markdown tables and sentences, computed from the fits and never typed in."""
+"""Tables and sentences, computed from the fits and never typed in."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnplot import selection
 from attnplot.crossover import Crossover, crossover_all
 from attnplot.curves import Curve, local_slopes, table_curves
+from attnplot.document import Block, Bullets, Grid, Section, markdown
 from attnplot.drawing import bytes_text, seconds_text
 from attnplot.fit import MIN_N, Fit, fit_all
 from attnplot.table import Point, Table, memory_gbps
-
-NONE = "–"
 
 
 @dataclass(frozen=True)
@@ -35,14 +33,7 @@ def analyse(table: Table, min_n: int = MIN_N, baseline: str | None = None) -> Re
     return Results(table, tuple(fit_all(table, min_n)), tuple(crossover_all(table)), baseline)
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; empty cells become a dash, `|` and line ends are escaped."""
-    lines = [list(header), ["---"] * len(header), *rows]
-    cells = [[" ".join(c.split()).replace("|", "\\|") or NONE for c in line] for line in lines]
-    return "\n".join("| " + " | ".join(line) + " |" for line in cells) + "\n"
-
-
-def attention_table(results: Results, *, brief: bool = False) -> str:
+def attention_table(results: Results, *, brief: bool = False) -> Grid:
     """The result table: one row per backend of the Complexity part.
 
     Args:
@@ -70,7 +61,7 @@ def attention_table(results: Results, *, brief: bool = False) -> str:
             cells += [deviation_text(fit), slopes_text(fit), fit.verdict if fit else ""]
         cells += [degrees_text(results, curve), last_time_text(curve), ratio_text(curve, base)]
         rows.append(cells)
-    return markdown(header, rows)
+    return Grid(header, rows)
 
 
 def exponent_text(fit: Fit | None) -> str:
@@ -135,8 +126,8 @@ def ratio_text(curve: Curve, base: Curve | None) -> str:
     return f"{own[n] / other[n]:.2f}× of {seconds_text(other[n])}{at}"
 
 
-def recurrent_table(results: Results) -> str:
-    """Exponents of the recurrent layers, or nothing where there are none."""
+def recurrent_table(results: Results) -> Grid:
+    """Exponents of the recurrent layers."""
     found = [c for c in selection.layers(results.table) if c.first.recurrent and c.measured]
     header = ["layer", "time exponent [95 %]", "off the line", "local slopes", "verdict", "time"]
     rows = []
@@ -144,7 +135,7 @@ def recurrent_table(results: Results) -> str:
         fit = results.fit(curve, "time")
         cells = [label, _number_or_none(fit), deviation_text(fit), slopes_text(fit)]
         rows.append([*cells, fit.verdict if fit else "", last_time_text(curve)])
-    return markdown(header, rows) if rows else ""
+    return Grid(header, rows)
 
 
 def layer_sentences(results: Results) -> list[str]:
@@ -168,7 +159,7 @@ def layer_sentences(results: Results) -> list[str]:
     return sentences
 
 
-def layer_table(results: Results) -> str:
+def layer_table(results: Results) -> Grid:
     """Time of the attention layers and what can be said of their slope."""
     found = [c for c in selection.layers(results.table) if not c.first.recurrent and c.measured]
     rows = []
@@ -176,10 +167,10 @@ def layer_table(results: Results) -> str:
         fit = results.fit(curve, "time")
         rows.append([label, exponent_text(fit), slopes_text(fit), last_time_text(curve)])
     header = ["layer", "time exponent [95 %]", "local slopes", "time"]
-    return markdown(header, rows) if rows else ""
+    return Grid(header, rows)
 
 
-def decode_table(results: Results) -> str:
+def decode_table(results: Results) -> Grid:
     """Time per token and cache bytes at the largest n_kv of each batch, backend and sharing."""
     rows = []
     found = selection.decode(results.table)
@@ -200,7 +191,7 @@ def decode_table(results: Results) -> str:
             ]
         )
     header = ["backend", "sharing (heads_kv)", "batch", "n_kv", "time per token", "KV cache"]
-    return markdown([*header, "achieved (bytes_min ÷ time)"], rows) if rows else ""
+    return Grid([*header, "achieved (bytes_min ÷ time)"], rows)
 
 
 def bandwidth_text(table: Table, point: Point) -> str:
@@ -213,7 +204,7 @@ def bandwidth_text(table: Table, point: Point) -> str:
     return "not stated: below 4 × the last-level cache"
 
 
-def sharing_table(results: Results) -> str:
+def sharing_table(results: Results) -> Grid:
     """Prefill time of MHA, GQA and MQA at the largest n, a row per backend."""
     found = selection.sharing(results.table)
     kinds = sorted({c.first.integer("heads_kv") or 0 for c in found}, reverse=True)
@@ -223,10 +214,10 @@ def sharing_table(results: Results) -> str:
         texts = [last_time_text(own[k]) if k in own else "" for k in kinds]
         rows.append([backend, own[next(iter(own))].first.text("threads"), *texts])
     header = ["backend", "threads", *(f"heads_kv {k}" for k in kinds)]
-    return markdown(header, rows) if rows else ""
+    return Grid(header, rows)
 
 
-def further_table(results: Results) -> str:
+def further_table(results: Results) -> Grid:
     """Every measured curve that no other table shows."""
     table = results.table
     shown = {
@@ -252,38 +243,43 @@ def further_table(results: Results) -> str:
             ]
         )
     header = ["backend", "part", "shape", "time exponent [95 %]", "local slopes", "time"]
-    return markdown(header, rows) if rows else ""
+    return Grid(header, rows)
 
 
-def status_table(table: Table) -> str:
+def status_table(table: Table) -> Grid:
     """Every row without a time: what, at which n, and why."""
     rows = [
         [s.backend, s.part, s.status, ", ".join(str(n) for n in s.n), s.reason]
         for s in selection.statuses(table)
     ]
-    return markdown(["backend", "part", "status", "n", "reason"], rows) if rows else ""
+    return Grid(["backend", "part", "status", "n", "reason"], rows)
 
 
-def sections(results: Results) -> list[tuple[str, str]]:
-    """All tables and sentences as (title, Markdown), empty ones left out.
+def sections(results: Results) -> list[Section]:
+    """All tables and sentences, empty ones left out.
 
     Raises:
         SelectionError: the baseline is not measured.
     """
     core = selection.complexity(results.table)
-    crossovers = "".join(f"- {c.sentence}\n" for c in results.crossovers)
-    models = "".join(f"- {s}\n" for s in layer_sentences(results))
-    every = [
-        ("Attention: time and memory in n", attention_table(results) if core else ""),
-        ("Recurrent layers: time in n", recurrent_table(results)),
-        ("Attention layers: time in n", layer_table(results) + ("\n" + models if models else "")),
-        ("Attention against recurrence", crossovers),
-        ("Prefill with shared KV heads", sharing_table(results)),
-        ("Decode", decode_table(results)),
-        ("Further curves", further_table(results)),
-        ("Rows without a time", status_table(results.table)),
+    every: list[tuple[str, list[Block]]] = [
+        ("Attention: time and memory in n", [attention_table(results)] if core else []),
+        ("Recurrent layers: time in n", [recurrent_table(results)]),
+        (
+            "Attention layers: time in n",
+            [layer_table(results), Bullets(layer_sentences(results))],
+        ),
+        (
+            "Attention against recurrence",
+            [Bullets([c.sentence for c in results.crossovers])],
+        ),
+        ("Prefill with shared KV heads", [sharing_table(results)]),
+        ("Decode", [decode_table(results)]),
+        ("Further curves", [further_table(results)]),
+        ("Rows without a time", [status_table(results.table)]),
     ]
-    return [(title, text) for title, text in every if text.strip()]
+    found = [Section(title, [b for b in blocks if b]) for title, blocks in every]
+    return [section for section in found if section.blocks]
 
 
 def terminal(results: Results) -> str:
@@ -292,4 +288,4 @@ def terminal(results: Results) -> str:
     Raises:
         SelectionError: the baseline is not measured.
     """
-    return "\n".join(f"## {title}\n\n{text}" for title, text in sections(results))
+    return "\n".join(markdown(section) for section in sections(results))

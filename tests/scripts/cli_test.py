@@ -70,6 +70,14 @@ def test_report_writes_everything(folder: Path, tmp_path: Path) -> None:
     assert "run/figures/time.png" in readme.read_text()
 
 
+def test_report_in_both_formats(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(folder), "--format", "html,md"]) == 0
+    written = capsys.readouterr().out.split()
+    for name in ("report.md", "report.html", "figures/time.png"):
+        assert str(folder / name) in written
+        assert (folder / name).is_file()
+
+
 def test_report_refuses_before_it_writes(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,7 +101,8 @@ def test_report_refuses_before_it_writes(
         ["plot", "DIR", "--kind", "heatmap"],
         ["plot", "DIR", "--min-n", "128"],
         ["report", "DIR", "--format", "tex"],
-        ["report", "DIR", "--format", "html"],
+        ["report", "DIR", "--format", "md,pdf"],
+        ["report", "DIR", "--format", ""],
         ["table", "DIR", "--base", "cpu.naive"],
     ],
 )
@@ -179,7 +188,7 @@ def test_help_teaches_and_hides_what_is_not_there(
     assert ended.value.code == 0
     out = capsys.readouterr().out
     assert "DIR" in out or "exit codes" in out
-    for hidden in ("claims", "compare", "tex", "html"):
+    for hidden in ("claims", "compare", "tex"):
         assert hidden not in out.replace("text", "")
 
 

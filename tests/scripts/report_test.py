@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from attnplot import figures
+from attnplot.document import Grid, markdown
 from attnplot.report import readme_block, report, update_readme, write_report
 from attnplot.table import Table, TableError, load
-from attnplot.tables import analyse, markdown, terminal
+from attnplot.tables import analyse, terminal
 from synthetic import SQRT2, Run, default_sweep
 
 
@@ -209,4 +210,5 @@ def test_a_grid_of_mixed_threads_is_shown_whole() -> None:
 
 
 def test_markdown_cells_cannot_break_the_table() -> None:
-    assert markdown(["a", "b"], [["x|y\nz", ""]]) == "| a | b |\n| --- | --- |\n| x\\|y z | – |\n"
+    grid = Grid(["a", "b"], [["x|y\nz", ""]])
+    assert markdown(grid) == "| a | b |\n| --- | --- |\n| x\\|y z | – |\n"
