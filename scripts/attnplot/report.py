@@ -21,7 +21,7 @@ from attnplot.table import (
     working_set_bytes,
     write_text,
 )
-from attnplot.tables import Results, attention_table, markdown, sections, status_table
+from attnplot.tables import Results, attention_table, escaped, markdown, sections, status_table
 
 README_BEGIN = "<!-- attnplot:begin -->"
 README_END = "<!-- attnplot:end -->"
@@ -106,7 +106,7 @@ def _opening(results: Results) -> list[str]:
         lines.append(f"{table.suspect} samples taken beside a failing backend were left out.")
     if table.notes:
         lines.append("Left out of the files:")
-        lines.append("\n".join(f"- {note}" for note in table.notes))
+        lines.append("\n".join(f"- {escaped(note)}" for note in table.notes))
     return lines
 
 
@@ -207,8 +207,8 @@ def _not_measured(table: Table) -> str:
             names = without.setdefault((status.status, status.reason), [])
             names += [] if status.backend in names else [status.backend]
     lines = [
-        f"- Nothing on this page speaks of {', '.join(names)}: {kind}"
-        f"{': ' if reason else ''}{reason.rstrip('.')}."
+        f"- Nothing on this page speaks of {escaped(', '.join(names))}: {kind}"
+        f"{': ' if reason else ''}{escaped(reason.rstrip('.'))}."
         for (kind, reason), names in without.items()
     ]
     if not any(p.text("device") not in ("", "cpu") for p in table.measured):
@@ -248,7 +248,7 @@ def readme_block(results: Results, readme: Path) -> str:
         link = quote(Path(os.path.relpath(target, readme.resolve().parent)).as_posix())
         picture = f"![{_CAPTIONS[kind]}]({link})\n\n"
     cpu = _text(results.table.field("machine", "cpu_model"))
-    where = f"Measured on {cpu}.\n\n" if cpu else ""
+    where = f"Measured on {escaped(cpu)}.\n\n" if cpu else ""
     return picture + where + attention_table(results, brief=True)
 
 

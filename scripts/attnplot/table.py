@@ -711,7 +711,8 @@ def _check_times(folder: Path, point: Point, journal: _Journal, notes: Notes) ->
     actual = statistics.median(times)
     if stated is None:
         raise TableError(f"{where}: time_median_s is empty, its samples give {actual!r}")
-    number = point.integer("samples") or len(times)
+    number = point.integer("samples")
+    number = len(times) if number is None else number
     missing = max(0, number - len(times))
     # Whatever the missing samples were, the median lies between these two.
     low, high = (statistics.median(times + missing * [end]) for end in (0.0, math.inf))
@@ -721,8 +722,8 @@ def _check_times(folder: Path, point: Point, journal: _Journal, notes: Notes) ->
             f"{len(times)} samples in samples.csv"
         )
     if number != len(times):
-        why = f"counts {number} samples, samples.csv holds {len(times)} that count"
-        notes.add("results.csv", point.row, why)
+        why = "is not how many samples.csv holds of the point"
+        notes.add("results.csv", point.row, why, column="samples", cell=str(number))
     lo, hi = point.number("ci95_lo_s") or 0.0, point.number("ci95_hi_s") or math.inf
     if not lo * (1 - _SAME) <= stated <= hi * (1 + _SAME):
         raise TableError(f"{where}: time_median_s {stated!r} lies outside ci95_lo_s to ci95_hi_s")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Markdown tables and sentences, computed from the fits and never typed in."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from attnplot.fit import MIN_N, Fit, fit_all
 from attnplot.table import Point, Table, memory_gbps
 
 NONE = "–"
+# Where text would become Markdown: a cell's end, HTML, a link, an entity, an escape of these.
+_MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|(?<=\])[(\[]|&(?=#?\w+;)")
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,15 @@ def analyse(table: Table, min_n: int = MIN_N, baseline: str | None = None) -> Re
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; empty cells become a dash, `|` and line ends are escaped."""
+    """A Markdown table of plain text; empty cells become a dash."""
     lines = [list(header), ["---"] * len(header), *rows]
-    cells = [[" ".join(c.split()).replace("|", "\\|") or NONE for c in line] for line in lines]
+    cells = [[escaped(c) or NONE for c in line] for line in lines]
     return "\n".join("| " + " | ".join(line) + " |" for line in cells) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text as Markdown that shows it, on one line: no cell ends early, no HTML, link or entity."""
+    return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def attention_table(results: Results, *, brief: bool = False) -> str:
@@ -116,8 +124,19 @@ def degrees_text(results: Results, curve: Curve) -> str:
 
 def last_time_text(curve: Curve) -> str:
     """Median at the largest measured n."""
-    n, times = curve.medians()
-    return f"{seconds_text(times[-1])} at n = {n[-1]}" if n else ""
+    if not curve.measured:
+        return ""
+    point = curve.measured[-1]
+    return f"{seconds_text(point.time_s or 0.0)} at n = {point.n}{interval_mark(point)}"
+
+
+def interval_mark(point: Point) -> str:
+    """What a median without a 95 % interval stands on: ` (1 sample, no interval)`, else nothing."""
+    if point.cells["ci95_lo_s"] is not None:
+        return ""
+    count = point.integer("samples")
+    samples = "" if count is None else f"{count} sample{'' if count == 1 else 's'}, "
+    return f" ({samples}no interval)"
 
 
 def ratio_text(curve: Curve, base: Curve | None) -> str:
@@ -132,7 +151,9 @@ def ratio_text(curve: Curve, base: Curve | None) -> str:
         return "no common n"
     n = common[-1]
     at = "" if n == max(own) else f" at n = {n}"
-    return f"{own[n] / other[n]:.2f}× of {seconds_text(other[n])}{at}"
+    bare = any(p is not None and interval_mark(p) for p in (curve.at(n), base.at(n)))
+    mark = " (no interval)" if bare else ""
+    return f"{own[n] / other[n]:.2f}× of {seconds_text(other[n])}{at}{mark}"
 
 
 def recurrent_table(results: Results) -> str:
@@ -194,7 +215,7 @@ def decode_table(results: Results) -> str:
                 f"{curve.first.text('sharing').upper()} ({curve.first.text('heads_kv')})",
                 str(batch),
                 str(point.n),
-                seconds_text((point.time_s or 0.0) / batch),
+                seconds_text((point.time_s or 0.0) / batch) + interval_mark(point),
                 "" if cache is None else bytes_text(cache),
                 bandwidth_text(results.table, point),
             ]
@@ -226,6 +247,32 @@ def sharing_table(results: Results) -> str:
     return markdown(header, rows) if rows else ""
 
 
+def cross_table(results: Results) -> str:
+    """Cross attention: a row for each backend, shape and n_q, its time at the largest n_kv."""
+    rows = []
+    for curve in selection.cross(results.table):
+        last = curve.measured[-1]
+        n_kv = [p.integer("n_kv") or 0 for p in curve.measured]
+        slopes = local_slopes(n_kv, [p.time_s or 0.0 for p in curve.measured])
+        rows.append(
+            [
+                curve.backend,
+                f"{last.text('scope')} {last.text('regime')}",
+                _shape_and_sharing(curve),
+                last.text("n_q"),
+                " ".join(f"{s:.2f}" for s in slopes),
+                f"{seconds_text(last.time_s or 0.0)} at n_kv = {n_kv[-1]}{interval_mark(last)}",
+            ]
+        )
+    header = ["backend", "part", "shape", "n_q", "local slopes in n_kv", "time"]
+    return markdown(header, rows) if rows else ""
+
+
+def _shape_and_sharing(curve: Curve) -> str:
+    sharing = curve.first.text("sharing").upper()
+    return selection.shape_text([curve]) + (f", {sharing}" if sharing else "")
+
+
 def further_table(results: Results) -> str:
     """Every measured curve that no other table shows."""
     table = results.table
@@ -240,12 +287,11 @@ def further_table(results: Results) -> str:
             continue
         fit = results.fit(curve, "time")
         first = curve.first
-        sharing = f", {first.text('sharing').upper()}" if first.text("sharing") else ""
         rows.append(
             [
                 curve.backend,
                 f"{first.text('scope')} {first.text('regime')}",
-                f"{selection.shape_text([curve])}{sharing}",
+                _shape_and_sharing(curve),
                 _number_or_none(fit),
                 slopes_text(fit),
                 last_time_text(curve),
@@ -271,8 +317,8 @@ def sections(results: Results) -> list[tuple[str, str]]:
         SelectionError: the baseline is not measured.
     """
     core = selection.complexity(results.table)
-    crossovers = "".join(f"- {c.sentence}\n" for c in results.crossovers)
-    models = "".join(f"- {s}\n" for s in layer_sentences(results))
+    crossovers = "".join(f"- {escaped(c.sentence)}\n" for c in results.crossovers)
+    models = "".join(f"- {escaped(s)}\n" for s in layer_sentences(results))
     every = [
         ("Attention: time and memory in n", attention_table(results) if core else ""),
         ("Recurrent layers: time in n", recurrent_table(results)),
@@ -280,6 +326,7 @@ def sections(results: Results) -> list[tuple[str, str]]:
         ("Attention against recurrence", crossovers),
         ("Prefill with shared KV heads", sharing_table(results)),
         ("Decode", decode_table(results)),
+        ("Cross attention (n_q ≠ n_kv)", cross_table(results)),
         ("Further curves", further_table(results)),
         ("Rows without a time", status_table(results.table)),
     ]
