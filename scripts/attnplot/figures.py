@@ -181,7 +181,8 @@ def memory(table: Table) -> Figure:
     for curve, name in zip(found, selection.labels(found), strict=True):
         pairs = list(zip(*memory_bytes(curve, columns), strict=True))
         bytes_at = {n: float(b) for n, b in pairs if b > 0}
-        notes += [f"{name} at n = {n}: 0 bytes, not drawn." for n, b in pairs if b == 0]
+        zeros = [n for n, b in pairs if b == 0 and curve.at(n) is not None]
+        notes += [f"{name} at n = {n}: 0 bytes, not drawn." for n in zeros]
         series += [(curve, bytes_at, name)] if bytes_at else []
     if not series:
         raise NothingToDraw("no row of core prefill attention states its memory")

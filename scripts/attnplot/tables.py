@@ -320,7 +320,10 @@ def sections(results: Results) -> list[tuple[str, str]]:
     crossovers = "".join(f"- {escaped(c.sentence)}\n" for c in results.crossovers)
     models = "".join(f"- {escaped(s)}\n" for s in layer_sentences(results))
     every = [
-        ("Attention: time and memory in n", attention_table(results) if core else ""),
+        (
+            "Attention: time and memory in n",
+            attention_table(results) if any(c.measured for c in core) else "",
+        ),
         ("Recurrent layers: time in n", recurrent_table(results)),
         ("Attention layers: time in n", layer_table(results) + ("\n" + models if models else "")),
         ("Attention against recurrence", crossovers),

@@ -809,11 +809,17 @@ def test_zero_bytes_are_named_on_the_memory_figure(tmp_path: Path) -> None:
     for n in COMPLEXITY:
         run.point("cpu.naive", n, 1e-8 * n**2, core_cells("cpu.naive", n))
     run.rows[3].update(mem_scratch_bytes=0, mem_tensors_bytes=0)
+    for n in COMPLEXITY:  # a refused problem needs nothing, and nobody has to be told
+        run.row("cpu.rnn", n, status="unsupported", mem_scratch_bytes=0, mem_tensors_bytes=0)
     table = load(run.write(tmp_path))
     assert len(table.measured) == len(COMPLEXITY)
+    assert table.notes == (
+        "results.csv row 5: mem_tensors_bytes is 0, which no logarithmic axis can show",
+    )
     figure = figures.memory(table)
     said = " ".join(t.get_text() for t in figure.texts).replace("\u00a0", " ")
     assert "cpu.naive at n = 1024: 0 bytes, not drawn." in said
+    assert said.count("0 bytes") == 1
     line = next(x for x in figure.axes[0].get_lines() if x.get_label() == "cpu.naive")
     assert np.isnan(np.asarray(line.get_ydata(), dtype=float)).sum() == 1
 
