@@ -6,6 +6,7 @@ what attnbench writes. Errors are one sentence on stderr.
 """
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -166,6 +167,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "table":
         print(terminal(results), end="")
         return 0
+    if arguments.command == "fit" and not results.fits:
+        raise figures.NothingToDraw(
+            f"{table.folder}: nothing to fit, no point lies on a curve in n"
+        )
     readme: Path | None = getattr(arguments, "readme", None)
     if readme is not None:
         split_readme(readme)  # the same
@@ -193,6 +198,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code (usage errors leave through `SystemExit` with 2).
     """
+    # The same bytes in every locale; a path may hold bytes that are not UTF-8.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace")
     arguments = _parser().parse_args(argv)
     try:
         code = _run(arguments)

@@ -5,10 +5,13 @@ A report is composed once, as sections of these blocks, and rendered as often as
 the formats cannot say different things. Every string is plain text; escaping is the renderer's.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 NONE = "–"
+# Where text would become Markdown: a cell's end, HTML, a link, an entity, an escape of these.
+_MARKUP = re.compile(r"[\\|]|<(?=[A-Za-z/!?])|(?<=\])[(\[]|&(?=#?\w+;)")
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def markdown(block: Block | Section, level: int = 2) -> str:
     """Markdown that ends with a line end.
 
     Args:
-        block: what to render. Empty cells become a dash; `|` and line ends in cells are escaped.
+        block: what to render. Empty cells become a dash.
         level: the number of `#` of a section's title.
     """
     match block:
@@ -73,11 +76,16 @@ def markdown(block: Block | Section, level: int = 2) -> str:
             return "\n".join([f"{'#' * level} {title}\n", *map(markdown, blocks)])
         case Grid(header, rows):
             lines = [list(header), ["---"] * len(header), *rows]
-            cells = [[" ".join(c.split()).replace("|", "\\|") or NONE for c in x] for x in lines]
+            cells = [[escaped(c) or NONE for c in line] for line in lines]
             return "".join("| " + " | ".join(line) + " |\n" for line in cells)
         case Bullets(items):
-            return "".join(f"- {item}\n" for item in items)
+            return "".join(f"- {escaped(item)}\n" for item in items)
         case Paragraph(text, strong):
-            return f"**{text}**\n" if strong else f"{text}\n"
+            return f"**{escaped(text)}**\n" if strong else f"{escaped(text)}\n"
         case Picture(kind, caption):
             return f"![{caption}](figures/{kind}.png)\n"
+
+
+def escaped(text: str) -> str:
+    """Text as Markdown that shows it, on one line: no cell ends early, no HTML, link or entity."""
+    return _MARKUP.sub(r"\\\g<0>", " ".join(text.split()))

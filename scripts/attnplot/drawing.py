@@ -45,6 +45,9 @@ _RC: Mapping[str, object] = {
 }
 SMALL = 8
 GREY = "#707070"
+# A footer explains a figure; what is longer than this stands in the tables, whole.
+MAX_SENTENCE = 600
+MAX_LINES = 60
 # Statuses that end or interrupt a measured curve, in the words of the mark.
 _GAP_WORDS = {
     "cutoff": "cut off",
@@ -328,8 +331,11 @@ def gap_mark(ax: Axes, point: Point, y: float | None, look: Style) -> str:
 
 def footer(figure: Figure, lines: Sequence[str], width: int = 126, y: float = -0.01) -> None:
     """Small grey sentences under the plot, wrapped, but never inside `n = 128`."""
-    tied = [line.replace(" = ", "\u00a0=\u00a0") for line in lines]
+    short = [line if len(line) <= MAX_SENTENCE else line[:MAX_SENTENCE] + " …" for line in lines]
+    tied = [line.replace(" = ", "\u00a0=\u00a0") for line in short]
     wrapped = [part for line in tied for part in textwrap.wrap(line, width)]
+    if len(wrapped) > MAX_LINES:
+        wrapped[MAX_LINES:] = ["… and more: the tables hold every reason."]
     if wrapped:
         figure.text(0.065, y, "\n".join(wrapped), ha="left", va="top", fontsize=SMALL, color=GREY)
 

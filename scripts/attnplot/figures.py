@@ -5,8 +5,11 @@ All of them keep one backend in one colour, marker and dash, write the name at t
 and never draw through a size that has no time.
 """
 
+import contextlib
+import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +29,10 @@ from attnplot.table import (
     Point,
     Roof,
     Table,
-    TableError,
     bandwidth_may_be_stated,
     memory_gbps,
     roofs,
+    write_bytes,
 )
 
 SHARING_LINES: Mapping[str, Dash] = {"mha": "-", "gqa": (0, (5, 2)), "mqa": (0, (1, 1.3))}
@@ -174,9 +177,12 @@ def memory(table: Table) -> Figure:
     found = selection.complexity(table)
     columns = ("mem_scratch_bytes", "mem_tensors_bytes")
     series: list[tuple[Curve, dict[int, float], str]] = []
+    notes = ["Declared bytes, exact: no noise and no interval."]
     for curve, name in zip(found, selection.labels(found), strict=True):
-        pairs = zip(*memory_bytes(curve, columns), strict=True)
+        pairs = list(zip(*memory_bytes(curve, columns), strict=True))
         bytes_at = {n: float(b) for n, b in pairs if b > 0}
+        zeros = [n for n, b in pairs if b == 0 and curve.at(n) is not None]
+        notes += [f"{name} at n = {n}: 0 bytes, not drawn." for n in zeros]
         series += [(curve, bytes_at, name)] if bytes_at else []
     if not series:
         raise NothingToDraw("no row of core prefill attention states its memory")
@@ -211,7 +217,7 @@ def memory(table: Table) -> Figure:
         drawing.guide(ax, sizes[0], low, sizes[-1], slope)
     drawing.label_ends(ax, ends)
     ax.set_title(f"Attention core, memory: {selection.shape_text(found)}")
-    drawing.footer(figure, ["Declared bytes, exact: no noise and no interval."])
+    drawing.footer(figure, notes)
     return figure
 
 
@@ -597,7 +603,7 @@ def make(table: Table, kind: str, baseline: str | None = None) -> Figure:
         NothingToDraw: the run holds no such point.
         SelectionError: the baseline is not measured.
     """
-    with mpl.rc_context(drawing.rc()):
+    with _style():
         return ratio(table, baseline) if kind == "ratio" else KINDS[kind](table)
 
 
@@ -608,14 +614,27 @@ def save(figure: Figure, folder: Path, kind: str) -> list[Path]:
         TableError: when a file cannot be written.
     """
     paths = [folder / "figures" / f"{kind}.{suffix}" for suffix in ("png", "svg")]
-    with mpl.rc_context(drawing.rc()):
-        for path in paths:
-            metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                figure.savefig(
-                    path, dpi=160, bbox_inches="tight", pad_inches=0.12, metadata=metadata
-                )
-            except OSError as error:
-                raise TableError(f"{path}: cannot be written ({error.strerror})") from error
+    # No side of a picture may have 2^16 pixels; half of that leaves room for labels and footers.
+    dpi = min(160.0, 2**15 / max(figure.get_size_inches()))
+    for path in paths:
+        metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        picture = io.BytesIO()
+        with _style():
+            figure.savefig(
+                picture,
+                format=path.suffix[1:],
+                dpi=dpi,
+                bbox_inches="tight",
+                pad_inches=0.12,
+                metadata=metadata,
+            )
+        write_bytes(path, picture.getvalue())
     return paths
+
+
+@contextlib.contextmanager
+def _style() -> Iterator[None]:
+    # Names and reasons may hold any character; one that the font lacks is drawn as a box.
+    with mpl.rc_context(drawing.rc()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield

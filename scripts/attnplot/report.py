@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from attnplot import figures, selection
 from attnplot.curves import MIN_PROCESSES, table_curves
-from attnplot.document import Block, Bullets, Grid, Paragraph, Picture, Section, markdown
+from attnplot.document import Block, Bullets, Grid, Paragraph, Picture, Section, escaped, markdown
 from attnplot.drawing import bytes_text, cache_text
 from attnplot.fit import MIN_POINTS
 from attnplot.page import page
@@ -272,7 +272,7 @@ def readme_block(results: Results, readme: Path) -> str:
         link = quote(Path(os.path.relpath(target, readme.resolve().parent)).as_posix())
         picture = f"![{_CAPTIONS[kind]}]({link})\n\n"
     cpu = _text(results.table.field("machine", "cpu_model"))
-    where = f"Measured on {cpu}.\n\n" if cpu else ""
+    where = f"Measured on {escaped(cpu)}.\n\n" if cpu else ""
     return picture + where + markdown(attention_table(results, brief=True))
 
 

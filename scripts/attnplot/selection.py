@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attnplot.curves import Curve, table_curves
 from attnplot.palette import order
-from attnplot.table import SHAPE_WITHOUT_N, Table
+from attnplot.table import SHAPE_WITHOUT_N, Point, Table
 
 DEFAULT_BASELINE = "blas.three_step"
 # Curves of one panel share these; the device may differ, it is part of what is compared.
@@ -20,7 +20,7 @@ class SelectionError(Exception):
 
 @dataclass(frozen=True)
 class Status:
-    """Why points of one curve have no time: one status and reason, and the sizes it holds for."""
+    """Why points of one curve have no time: one status and reason, and the n_kv it holds for."""
 
     backend: str
     part: str
@@ -87,6 +87,23 @@ def layers(table: Table) -> list[Curve]:
     return by_backend(_warm(group))
 
 
+def cross(table: Table) -> list[Curve]:
+    """Cross attention (n_q ≠ n_kv): a curve in n_kv for each key and n_q, measured ones only.
+
+    Where one of its points has n_q = n_kv, that point is on it as well.
+    """
+    groups: dict[tuple[int, tuple[str, ...]], list[Point]] = {}
+    for point in table.measured:
+        n_q = point.integer("n_q")
+        if point.cells["regime"] == "prefill" and n_q and point.integer("n_kv"):
+            groups.setdefault((n_q, point.key_without_n), []).append(point)
+    return by_backend(
+        Curve(key, tuple(sorted(group, key=lambda p: p.integer("n_kv") or 0)), table.samples)
+        for (_, key), group in sorted(groups.items(), key=lambda item: item[0])
+        if any(p.n is None for p in group)
+    )
+
+
 def baseline_name(found: Sequence[Curve], wanted: str | None) -> str:
     """The backend that ratios refer to: the wanted one, else `blas.three_step`, else the first.
 
@@ -149,8 +166,11 @@ def statuses(table: Table) -> list[Status]:
         if point.status == "ok":
             continue
         part = f"{point.text('scope')} {point.text('regime')}"
+        if point.n is None and point.integer("n_q") is not None:
+            part += f", n_q = {point.text('n_q')}"
         key = (point.backend, part, point.status, point.text("status_reason"))
-        groups.setdefault(key, []).append(point.n or point.integer("n_q") or 0)
+        size = point.integer("n_q") if point.integer("n_kv") is None else point.integer("n_kv")
+        groups.setdefault(key, []).append(size or 0)
     found = [Status(*key, tuple(sorted(set(n)))) for key, n in groups.items()]
     return sorted(found, key=lambda s: (order(s.backend), s.part, s.n))
 

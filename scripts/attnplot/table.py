@@ -9,22 +9,27 @@ is not a positive finite number). Nothing is repaired and nothing is dropped sil
 import contextlib
 import csv
 import io
+import itertools
 import json
 import math
+import os
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SCHEMA_VERSION = 1
+from attnplot.rows import SCHEMA_VERSION, BadCellError, Notes, Record, foreign, records, shown
+from attnplot.rows import TableError as TableError
 
 # Column name -> how its cells are read. Order is the order in the file (results.csv is fixed).
 RESULT_COLUMNS: Mapping[str, str] = {
     **dict.fromkeys(
         ("schema_version run_id point_id env_id build_id timestamp_utc tags").split(), "text"
     ),
-    **dict.fromkeys("backend resolved_impl family sharing scope regime device".split(), "text"),
+    "backend": "name",
+    **dict.fromkeys("resolved_impl family sharing scope regime".split(), "text"),
+    "device": "device",
     "device_name": "text",
     "threads": "int",
     "acc_dtype": "text",
@@ -46,9 +51,9 @@ RESULT_COLUMNS: Mapping[str, str] = {
     "outliers": "int",
     "noisy": "bool",
     **dict.fromkeys("stop_reason timer cache_mode order".split(), "text"),
-    **dict.fromkeys("flops_model flops_executed exps bytes_min bytes_model".split(), "float"),
+    **dict.fromkeys("flops_model flops_executed exps bytes_min bytes_model".split(), "int"),
     "seq_steps": "int",
-    **dict.fromkeys("gflops gbps pct_peak pct_roof".split(), "float"),
+    **dict.fromkeys("gflops gbps pct_peak pct_roof".split(), "rate"),
     **dict.fromkeys(
         (
             "mem_scratch_bytes mem_state_bytes mem_tensors_bytes mem_kv_cache_bytes mem_peak_bytes"
@@ -65,6 +70,9 @@ RESULT_COLUMNS: Mapping[str, str] = {
 SAMPLE_COLUMNS: Sequence[str] = (
     "run_id point_id event process round position time_s clock_mhz throttled detail"
 ).split()
+PHASE_COLUMNS: Sequence[str] = "run_id point_id phase calls time_median_s".split()
+# One folder is one run of one build on one machine: nothing else may be fitted together.
+IDENTITY: Sequence[str] = ("run_id", "env_id", "build_id")
 # The shape block without n_q and n_kv: what stays the same along a curve.
 SHAPE_WITHOUT_N: Sequence[str] = (
     "batch heads heads_kv head_dim head_dim_v d_model output_projection width causal scale dtype "
@@ -75,31 +83,36 @@ KEY_WITHOUT_N: Sequence[str] = (
     *"backend scope regime device threads cache_mode".split(),
     *SHAPE_WITHOUT_N,
 )
+_POINT_KEY = frozenset({*KEY_WITHOUT_N, "n_q", "n_kv"})
 STATUSES = frozenset(
     "ok mismatch mistrusted unsupported unavailable oom_predicted oom cutoff timeout error".split()
 )
 RECURRENT_FAMILIES = frozenset({"rnn", "gru", "lstm"})
 _ALLOWED: Mapping[str, frozenset[str]] = {
     "status": STATUSES,
+    "family": frozenset({"", "attention", "sparse", "linear", "convolution"}) | RECURRENT_FAMILIES,
     "scope": frozenset({"core", "layer"}),
     "regime": frozenset({"prefill", "decode"}),
     "sharing": frozenset({"", "mha", "gqa", "mqa"}),
     "cache_mode": frozenset({"", "warm", "mixed", "cold"}),
+    "event": frozenset({"check", "sample", "finish", "offence"}),
 }
-_EVENTS = frozenset({"check", "sample", "finish", "offence"})
 # C locale only: Python's float() would also take "1_000", " 1" and "infinity".
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_INT = re.compile(r"-?[0-9]{1,20}")  # a seed may need all of 2^64
+_INT = re.compile(r"[0-9]{1,20}")  # a seed may need all of 2^64
+_NAME = re.compile(r"\S{1,100}")
+_DEVICE = re.compile(r"(?:cpu|cuda:[0-9]+)?")
+_INFINITE = re.compile(r"[+-]?(?:inf|nan)")
+# No call is shorter or longer; what is computed from times within stays finite.
+_SHORTEST_S, _LONGEST_S = 1e-12, 1e9
+_LARGEST = 1e100
+# How far a number may stand from what it is computed from: medians are exact to the last digit or
+# two, and other readers may have rounded.
+_SAME = 1e-6
+# What a spreadsheet takes for the start of a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 Cell = str | int | float | bool | None
-
-
-class TableError(Exception):
-    """A file of the run folder is missing, unreadable, or not what attnbench writes (exit 6)."""
-
-
-class _BadCellError(ValueError):
-    """A cell that cannot be read as its column's kind; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +120,7 @@ class Point:
     """One row of `results.csv`: one backend at one shape.
 
     Attributes:
-        row: line of the file, the header being row 1 (a quoted line break counts as one row).
+        row: line of the file on which it begins, the header being row 1.
         cells: every column by name; `None` = empty = not applicable.
     """
 
@@ -288,6 +301,9 @@ def memory_gbps(table: Table, point: Point) -> float | None:
 def format_cell(value: Cell) -> str:
     """A value in the C locale: empty for `None`, `true`/`false`, shortest exact decimal for floats.
 
+    Text that a spreadsheet would take for a formula gets an apostrophe in front, as one types it
+    there; numbers, and lists of them, stay as they are.
+
     Raises:
         ValueError: for NaN and infinities, which no file of ours may hold.
     """
@@ -299,7 +315,9 @@ def format_cell(value: Cell) -> str:
         if not math.isfinite(value):
             raise ValueError(f"{value} must not be written")
         return repr(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
-    return str(value)
+    text = str(value)
+    formula = text.startswith(_FORMULA) and not all(map(_FLOAT.fullmatch, text.split(" ")))
+    return f"'{text}" if formula else text
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
@@ -316,20 +334,32 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Cell]]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 text, line ends as they are; the old file stays until the new one is whole.
+    """Writes UTF-8 text without touching its line ends, whole or not at all.
 
     Raises:
         TableError: when the file cannot be written.
     """
-    target = path.resolve()  # a link stays a link
-    partial = target.with_name(f"{target.name}.partial")
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a file beside its place and moves it there: a full disk leaves what was there before.
+
+    Raises:
+        TableError: when the file cannot be written.
+    """
+    target = path.resolve()  # what a link points to is replaced, not the link
+    fresh = target.with_name(target.name + ".new")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8", newline="")
-        partial.replace(target)
+        try:
+            fresh.write_bytes(data)
+            os.replace(fresh, target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
         raise TableError(f"{path}: cannot be written ({error.strerror})") from error
 
 
@@ -350,222 +380,359 @@ def read_text(path: Path) -> str:
 def load(folder: Path) -> Table:
     """Loads and checks a run folder.
 
+    `phases.csv`, which no table or figure shows yet, is checked where it is there.
+
     Raises:
         TableError: a file is missing or foreign, a column is missing or renamed, the schema is
-            another one, or a median in `results.csv` is not the median of its samples.
+            another one, rows come from several runs, or a time in `results.csv` is not what the
+            samples give.
     """
     if not folder.is_dir():
         raise TableError(f"{folder}: no such folder")
-    notes: list[str] = []
-    points = _read_results(folder / "results.csv", notes)
-    samples, suspect, predicted = _read_samples(folder / "samples.csv", notes)
+    notes = Notes()
     run = _read_run(folder / "run.json")
+    points = _read_results(folder / "results.csv", notes)
+    _check_identity(folder, points, run)
+    run_id = points[0].text("run_id") if points else None
+    journal = _read_samples(folder / "samples.csv", run_id, notes)
+    if (folder / "phases.csv").exists():
+        _check_phases(folder / "phases.csv", run_id, notes)
     for point in points:
-        _check_median(folder, point, samples.get(point.point_id, ()))
-    return Table(folder, tuple(points), samples, suspect, predicted, run, tuple(notes))
+        _check_times(folder, point, journal, notes)
+    _check_finished(folder / "results.csv", points, journal, notes)
+    kept = [p for p in points if p.time_s is None or p.point_id in journal.samples]
+    return Table(
+        folder,
+        tuple(kept),
+        journal.samples,
+        journal.suspect,
+        journal.predicted_s,
+        run,
+        notes.sentences(),
+    )
 
 
-def _check_header(path: Path, header: Sequence[str], wanted: Sequence[str]) -> None:
-    for column in wanted:
-        if column not in header:
-            raise TableError(f"{path}: column '{column}' is missing")
-    for column in header:
-        if column not in wanted:
-            raise TableError(f"{path}: column '{column}' is unknown in schema {SCHEMA_VERSION}")
-    if list(header) != list(wanted):
-        first = next(a for a, b in zip(header, wanted, strict=False) if a != b)
-        raise TableError(f"{path}: column '{first}' is not in its place, or stands twice")
-
-
-def _read_cell(column: str, text: str) -> Cell:
-    kind = RESULT_COLUMNS[column]
+def _read_cell(column: str, text: str, kind: str) -> Cell:
     allowed = _ALLOWED.get(column)
     if allowed is not None and text not in allowed:
-        raise _BadCellError(f"is none of {', '.join(sorted(a for a in allowed if a))}")
-    if kind == "text":
+        raise BadCellError(f"is none of {', '.join(sorted(a for a in allowed if a))}")
+    if kind in ("text", "word"):
+        return text
+    if kind == "json":
+        _detail(text)
+        return text
+    if kind == "device":
+        if _DEVICE.fullmatch(text) is None:
+            raise BadCellError("is neither cpu nor cuda:NUMBER")
+        return text
+    if kind == "name":
+        if _NAME.fullmatch(text) is None:
+            raise BadCellError("is no name of at most 100 characters without spaces")
         return text
     if text == "":
         return None
     if kind == "bool":
         if text not in ("true", "false"):
-            raise _BadCellError("is neither true nor false")
+            raise BadCellError("is neither true nor false")
         return text == "true"
     if kind == "int":
-        if _INT.fullmatch(text) is None:
-            raise _BadCellError("is not an integer")
-        return int(text)
-    return _read_time(text) if kind == "time" else _read_float(text)
+        return _read_int(text)
+    if kind == "error" and _INFINITE.fullmatch(text):
+        return None
+    value = _read_time(text) if kind == "time" else _read_float(text)
+    if kind in ("rate", "error") and value < 0:
+        raise BadCellError("is negative")
+    return value
+
+
+def _read_int(text: str) -> int:
+    if _INT.fullmatch(text) is None or int(text) >= 2**64:
+        raise BadCellError("is not an integer from 0 to 2^64 - 1")
+    return int(text)
 
 
 def _read_float(text: str) -> float:
     value = float(text) if _FLOAT.fullmatch(text) else math.nan
-    if not math.isfinite(value):
-        raise _BadCellError("is not a finite number")
+    if not abs(value) < _LARGEST:
+        raise BadCellError("is not a finite number")
     return value
 
 
 def _read_time(text: str) -> float:
     value = _read_float(text)
-    if value <= 0:
-        raise _BadCellError("is not a positive time")
+    if not _SHORTEST_S <= value <= _LONGEST_S:
+        raise BadCellError(f"is not a time from {_SHORTEST_S:g} to {_LONGEST_S:g} s")
     return value
 
 
-def _read_results(path: Path, notes: list[str]) -> list[Point]:
-    try:
-        rows = list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True))
-    except csv.Error as error:
-        raise TableError(f"{path}: is not RFC 4180 ({error})") from error
-    if not rows:
-        raise TableError(f"{path}: is empty, not even a header")
-    columns = list(RESULT_COLUMNS)
-    _check_header(path, rows[0], columns)
+def _read_results(path: Path, notes: Notes) -> list[Point]:
     points: list[Point] = []
-    seen: dict[tuple[str, ...], int] = {}
-    ids: dict[str, int] = {}
-    for row, fields in enumerate(rows[1:], start=2):
-        if len(fields) != len(columns):
-            raise TableError(f"{path}: row {row} has {len(fields)} fields, not {len(columns)}")
-        if fields[0] != str(SCHEMA_VERSION):
+    keys: dict[tuple[str, ...], int] = {}
+    first: dict[str, Record] = {}
+    for record in records(path, list(RESULT_COLUMNS), notes):
+        version, point_id = record.cells["schema_version"], record.cells["point_id"]
+        if version != str(SCHEMA_VERSION):
             raise TableError(
-                f"{path}: row {row} has schema_version '{fields[0]}', "
-                f"only {SCHEMA_VERSION} is known"
+                f"{path}: row {record.row} has schema_version {shown(version)}, only "
+                f"{SCHEMA_VERSION} is known"
             )
-        point = _read_point(path.name, row, fields, notes)
+        twin = first.setdefault(point_id, record)
+        if twin is not record:
+            if twin.cells != record.cells:
+                raise TableError(
+                    f"{path}: rows {twin.row} and {record.row} have point_id {shown(point_id)} and "
+                    "differ"
+                )
+            notes.add(path.name, record.row, "repeats an earlier row; left out")
+            continue
+        point = _read_point(path.name, record, notes)
         if point is None:
             continue
-        if point.point_id in ids:
-            raise TableError(
-                f"{path}: rows {ids[point.point_id]} and {row} have point_id '{point.point_id}'"
-            )
-        ids[point.point_id] = row
         key = (*point.key_without_n, point.text("n_q"), point.text("n_kv"))
-        if key in seen:
-            notes.append(f"{path.name} row {row}: repeats the point of row {seen[key]}; left out")
+        row = keys.setdefault(key, point.row)
+        if row != point.row:
+            notes.add(path.name, point.row, f"repeats the point of row {row}; left out")
             continue
-        seen[key] = row
         points.append(point)
     return points
 
 
-def _read_point(name: str, row: int, fields: Sequence[str], notes: list[str]) -> Point | None:
+def _read_point(name: str, record: Record, notes: Notes) -> Point | None:
+    column = ""
     cells: dict[str, Cell] = {}
-    for column, text in zip(RESULT_COLUMNS, fields, strict=True):
-        try:
-            cells[column] = _read_cell(column, text)
-        except _BadCellError as error:
-            if RESULT_COLUMNS[column] == "error":
-                cells[column] = None
-                continue
-            notes.append(f"{name} row {row}: {column} '{text}' {error}; row left out")
-            return None
-    return Point(row, cells)
+    try:
+        for column, text in record.cells.items():
+            cells[column] = _read_cell(column, text, RESULT_COLUMNS[column])
+        for column, measured in _repeated(record.cells).items():
+            if record.cells[column] != measured:
+                raise BadCellError(f"is not what repro_cmd measures ({measured}); row left out")
+    except BadCellError as error:
+        why = str(error) if ";" in str(error) else f"{error}; row left out"
+        notes.add(name, record.row, why, column=column, cell=record.cells[column])
+        return None
+    size = [cells[c] for c in ("mem_scratch_bytes", "mem_tensors_bytes")]
+    # A refused problem may well need nothing; one that was timed did.
+    if size == [0, 0] and cells["time_median_s"] is not None:
+        notes.add(name, record.row, "mem_tensors_bytes is 0, which no logarithmic axis can show")
+    return Point(record.row, cells)
 
 
-def _read_samples(
-    path: Path, notes: list[str]
-) -> tuple[dict[str, tuple[Sample, ...]], int, dict[str, float]]:
-    # Line by line, never across lines: a torn quoted field must not swallow what follows it.
-    text = read_text(path)
-    lines = text.split("\n")
-    last_is_torn = lines[-1] != ""
-    if not last_is_torn:
-        lines.pop()
-    if not lines:
-        raise TableError(f"{path}: is empty, not even a header")
-    _check_header(path, _split_line(lines[0]) or [], SAMPLE_COLUMNS)
-    taken: list[tuple[str, Sample]] = []
+def _repeated(cells: Mapping[str, str]) -> Mapping[str, str]:
+    # What the row says a second time in the command that measures it again: column -> text.
+    words = cells["repro_cmd"].split()
+    if words[:2] != ["attnbench", "run"]:
+        return {}
+    names = {"only": "backend", "n": "n_kv", "cache": "cache_mode"}
+    stated: dict[str, str] = {}
+    for option, value in itertools.pairwise(words):
+        name = option.removeprefix("--")
+        column = names.get(name, name.replace("-", "_"))
+        if option != name and column in _POINT_KEY:
+            stated[column] = value
+    if "n_kv" in stated:
+        stated.setdefault("n_q", stated["n_kv"] if cells["regime"] == "prefill" else "1")
+    stated.setdefault("input_dist", "normal")
+    if cells["causal"]:
+        stated.setdefault("causal", "false")
+    if "scale" not in stated and cells["scale"] and (width := float(cells["head_dim"] or 0)):
+        default = width**-0.5
+        if not math.isclose(float(cells["scale"]), default, rel_tol=_SAME):
+            stated["scale"] = repr(default)
+    return stated
+
+
+@dataclass
+class _Journal:
+    """What `samples.csv` says: as `Table`, with the rows that finish a point.
+
+    `whole` is false where a row was left out.
+    """
+
+    samples: dict[str, tuple[Sample, ...]]
+    suspect: int
+    predicted_s: dict[str, float]
+    finished: dict[str, int]
+    whole: bool
+
+
+def _read_samples(path: Path, run_id: str | None, notes: Notes) -> _Journal:
+    taken: dict[tuple[str, int, int], Sample] = {}
     offences: set[tuple[int, int]] = set()
     predicted: dict[str, float] = {}
-    for row, line in enumerate(lines[1:], start=2):
-        fields = _split_line(line)
-        if fields is None or len(fields) != len(SAMPLE_COLUMNS):
-            notes.append(f"{path.name} row {row}: torn; left out")
+    finished: dict[str, int] = {}
+    for record in records(path, SAMPLE_COLUMNS, notes):
+        cells = record.cells
+        event, point_id = cells["event"], cells["point_id"]
+        if not _checked(path.name, record, _event_kinds(cells), run_id, notes):
             continue
-        if last_is_torn and row == len(lines):
-            notes.append(f"{path.name} row {row}: torn (no line end); left out")
-            continue
-        cells = dict(zip(SAMPLE_COLUMNS, fields, strict=True))
-        try:
-            if cells["event"] not in _EVENTS:
-                raise _BadCellError(f"event '{cells['event']}' is unknown")
-            if cells["event"] == "sample" and not cells["point_id"].startswith("roof:"):
-                taken.append((cells["point_id"], _sample(cells)))
-            elif cells["event"] == "offence" and cells["process"] and cells["round"]:
-                offences.add((_integer(cells, "process"), _integer(cells, "round")))
-            elif cells["event"] == "check":
-                seconds = _detail(cells["detail"]).get("predicted_s")
-                if isinstance(seconds, (int, float)) and 0 < seconds < math.inf:
-                    predicted[cells["point_id"]] = float(seconds)
-        except _BadCellError as error:
-            notes.append(f"{path.name} row {row}: {error}; left out")
+        detail = _detail(cells["detail"])
+        if event == "sample" and not point_id.startswith("roof:"):
+            sample = Sample(int(cells["process"]), int(cells["round"]), float(cells["time_s"]))
+            key = (point_id, sample.process, sample.round)
+            if taken.setdefault(key, sample) is not sample:
+                why = "repeats a sample of the same point, process and round; left out"
+                notes.add(path.name, record.row, why)
+        elif event == "offence" and cells["process"] and cells["round"]:
+            offences.add((int(cells["process"]), int(cells["round"])))
+        elif event == "check":
+            seconds = detail.get("predicted_s")
+            if isinstance(seconds, (int, float)) and _SHORTEST_S <= seconds <= _LONGEST_S:
+                predicted[point_id] = float(seconds)
+        elif event == "finish" and detail.get("status") == "resumed":
+            finished.pop(point_id, None)
+        elif event == "finish":
+            finished[point_id] = record.row
     samples: dict[str, list[Sample]] = {}
     suspect = 0
-    for point_id, sample in taken:
-        if (sample.process, sample.round) in offences:
+    for (point_id, process, number), sample in taken.items():
+        if (process, number) in offences:
             suspect += 1
         else:
             samples.setdefault(point_id, []).append(sample)
-    return {point_id: tuple(s) for point_id, s in samples.items()}, suspect, predicted
+    frozen = {point_id: tuple(s) for point_id, s in samples.items()}
+    return _Journal(frozen, suspect, predicted, finished, not notes.mention(path.name))
 
 
-def _split_line(line: str) -> list[str] | None:
+def _event_kinds(cells: Mapping[str, str]) -> Mapping[str, str]:
+    if cells["event"] == "sample" and not cells["point_id"].startswith("roof:"):
+        numbers = {"process": "int", "round": "int", "time_s": "time"}
+    else:
+        numbers = {c: "int" for c in ("process", "round") if cells[c]}
+    return {"event": "word", **numbers, "detail": "json"}
+
+
+def _check_phases(path: Path, run_id: str | None, notes: Notes) -> None:
+    kinds = {"phase": "text", "calls": "int", "time_median_s": "time"}
+    for record in records(path, PHASE_COLUMNS, notes):
+        _checked(path.name, record, kinds, run_id, notes)
+
+
+def _checked(
+    name: str, record: Record, kinds: Mapping[str, str], run_id: str | None, notes: Notes
+) -> bool:
+    # Whether a record is of this run and its cells are of their kinds; if not, that is noted.
+    column = "run_id"
     try:
-        rows = list(csv.reader([line.removesuffix("\r")], strict=True))
-    except csv.Error:
-        return None
-    return rows[0] if len(rows) == 1 else None
-
-
-def _integer(cells: Mapping[str, str], column: str) -> int:
-    if _INT.fullmatch(cells[column]) is None:
-        raise _BadCellError(f"{column} '{cells[column]}' is not an integer")
-    return int(cells[column])
-
-
-def _sample(cells: Mapping[str, str]) -> Sample:
-    try:
-        seconds = _read_time(cells["time_s"])
-    except _BadCellError as error:
-        raise _BadCellError(f"time_s '{cells['time_s']}' {error}") from None
-    return Sample(_integer(cells, "process"), _integer(cells, "round"), seconds)
+        if run_id is not None and record.cells[column] != run_id:
+            raise BadCellError(f"is not the run of results.csv ({shown(run_id)})")
+        for column, kind in kinds.items():
+            if _read_cell(column, record.cells[column], kind) is None:
+                raise BadCellError("is empty")
+    except BadCellError as error:
+        why = f"{error}; left out"
+        notes.add(name, record.row, why, column=column, cell=record.cells[column])
+        return False
+    return True
 
 
 def _detail(text: str) -> Mapping[str, object]:
     try:
         value = json.loads(text) if text else {}
     except (ValueError, RecursionError):
-        raise _BadCellError("detail is not JSON") from None
-    return value if isinstance(value, dict) else {}
-
-
-def _not_a_number(text: str) -> float:
-    raise ValueError(f"{text} is not JSON")
+        value = None
+    if not isinstance(value, dict):
+        raise BadCellError("is no JSON object")
+    return value
 
 
 def _read_run(path: Path) -> Mapping[str, object]:
+    text = read_text(path).removeprefix("\ufeff")
     try:
-        run = json.loads(read_text(path), parse_constant=_not_a_number)
+        run = json.loads(text)
+        _check_json(run)
     except (ValueError, RecursionError) as error:
         raise TableError(f"{path}: is not JSON ({error})") from error
     version = run.get("schema_version") if isinstance(run, dict) else None
     if not isinstance(run, dict) or version != SCHEMA_VERSION or isinstance(version, bool):
-        raise TableError(f"{path}: schema_version is {version!r}, only {SCHEMA_VERSION} is known")
+        raise TableError(
+            f"{path}: schema_version is {shown(str(version))}, only {SCHEMA_VERSION} is known"
+        )
     return run
 
 
-def _check_median(folder: Path, point: Point, samples: Sequence[Sample]) -> None:
+def _check_json(value: object, depth: int = 0) -> None:
+    # What attnbench never writes and what would end in a figure or a report: NaN, text that no
+    # file can hold, nesting without end.
+    if depth > 32:
+        raise ValueError("nested too deeply")
+    if isinstance(value, (int, float)) and not abs(value) < _LARGEST:
+        raise ValueError("a number is not finite")
+    if isinstance(value, str) and foreign(value):
+        raise ValueError(f"{shown(value)} {foreign(value)}")
+    if isinstance(value, dict):
+        for inner in (*value.keys(), *value.values()):
+            _check_json(inner, depth + 1)
+    if isinstance(value, list):
+        for inner in value:
+            _check_json(inner, depth + 1)
+
+
+def _check_identity(folder: Path, points: Sequence[Point], run: Mapping[str, object]) -> None:
+    for column in IDENTITY:
+        for point in points:
+            first, own = points[0].text(column), point.text(column)
+            if own != first:
+                raise TableError(
+                    f"{folder / 'results.csv'}: row {point.row} has {column} {shown(own)}, row "
+                    f"{points[0].row} has {shown(first)}; one folder holds one run of one build on "
+                    "one machine"
+                )
+        stated = run.get(column)
+        if points and isinstance(stated, str) and stated != points[0].text(column):
+            raise TableError(
+                f"{folder / 'run.json'}: {column} is {shown(stated)}, results.csv row "
+                f"{points[0].row} has {shown(points[0].text(column))}; they are not of one run"
+            )
+
+
+def _check_finished(path: Path, points: Sequence[Point], journal: _Journal, notes: Notes) -> None:
+    # A row that was cut off without a trace is missed by the journal. One that was left out is
+    # named already, and its point_id stands in the file.
+    missed = journal.finished.keys() - {p.point_id for p in points} if points else ()
+    text = path.read_bytes() if missed else b""
+    for point_id in missed:
+        if f",{point_id},".encode() not in text:
+            row = journal.finished[point_id]
+            notes.add("samples.csv", row, "finishes a point that has no row in results.csv")
+
+
+def _check_times(folder: Path, point: Point, journal: _Journal, notes: Notes) -> None:
     stated = point.number("time_median_s")
+    samples = journal.samples.get(point.point_id, ())
     if stated is None and (point.status != "ok" or not samples):
         return
-    where = f"{folder / 'results.csv'}: row {point.row}, point '{point.point_id}'"
+    where = f"{folder / 'results.csv'}: row {point.row}, point {shown(point.point_id)}"
     if not samples:
-        raise TableError(f"{where}: time_median_s {stated!r} has no sample in samples.csv")
-    actual = statistics.median(s.time_s for s in samples)
+        if journal.whole:
+            raise TableError(f"{where}: time_median_s {stated!r} has no sample in samples.csv")
+        why = "has no sample left in samples.csv; row left out"
+        notes.add("results.csv", point.row, why, column="time_median_s", cell=repr(stated))
+        return
+    times = [s.time_s for s in samples]
+    actual = statistics.median(times)
     if stated is None:
         raise TableError(f"{where}: time_median_s is empty, its samples give {actual!r}")
-    if abs(stated - actual) > 1e-6 * actual:
+    number = point.integer("samples")
+    number = len(times) if number is None else number
+    missing = max(0, number - len(times))
+    # Whatever the missing samples were, the median lies between these two.
+    low, high = (statistics.median(times + missing * [end]) for end in (0.0, math.inf))
+    if not low * (1 - _SAME) <= stated <= high * (1 + _SAME):
         raise TableError(
             f"{where}: time_median_s {stated!r} is not the median {actual!r} of its "
-            f"{len(samples)} samples in samples.csv"
+            f"{len(times)} samples in samples.csv"
         )
+    if number != len(times):
+        why = "is not how many samples.csv holds of the point"
+        notes.add("results.csv", point.row, why, column="samples", cell=str(number))
+    lo, hi = point.number("ci95_lo_s") or 0.0, point.number("ci95_hi_s") or math.inf
+    if not lo * (1 - _SAME) <= stated <= hi * (1 + _SAME):
+        raise TableError(f"{where}: time_median_s {stated!r} lies outside ci95_lo_s to ci95_hi_s")
+    computed = {"time_min_s": min(times)} if not missing else {}
+    for rate, work in (("gflops", "flops_model"), ("gbps", "bytes_model")):
+        amount = point.number(work)
+        computed |= {} if amount is None else {rate: amount / stated / 1e9}
+    for column, value in computed.items():
+        own = point.number(column)
+        if own is not None and not math.isclose(own, value, rel_tol=_SAME):
+            raise TableError(f"{where}: {column} is {own!r}, but samples and work give {value!r}")

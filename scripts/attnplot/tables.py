@@ -107,8 +107,19 @@ def degrees_text(results: Results, curve: Curve) -> str:
 
 def last_time_text(curve: Curve) -> str:
     """Median at the largest measured n."""
-    n, times = curve.medians()
-    return f"{seconds_text(times[-1])} at n = {n[-1]}" if n else ""
+    if not curve.measured:
+        return ""
+    point = curve.measured[-1]
+    return f"{seconds_text(point.time_s or 0.0)} at n = {point.n}{interval_mark(point)}"
+
+
+def interval_mark(point: Point) -> str:
+    """What a median without a 95 % interval stands on: ` (1 sample, no interval)`, else nothing."""
+    if point.cells["ci95_lo_s"] is not None:
+        return ""
+    count = point.integer("samples")
+    samples = "" if count is None else f"{count} sample{'' if count == 1 else 's'}, "
+    return f" ({samples}no interval)"
 
 
 def ratio_text(curve: Curve, base: Curve | None) -> str:
@@ -123,7 +134,9 @@ def ratio_text(curve: Curve, base: Curve | None) -> str:
         return "no common n"
     n = common[-1]
     at = "" if n == max(own) else f" at n = {n}"
-    return f"{own[n] / other[n]:.2f}× of {seconds_text(other[n])}{at}"
+    bare = any(p is not None and interval_mark(p) for p in (curve.at(n), base.at(n)))
+    mark = " (no interval)" if bare else ""
+    return f"{own[n] / other[n]:.2f}× of {seconds_text(other[n])}{at}{mark}"
 
 
 def recurrent_table(results: Results) -> Grid:
@@ -185,7 +198,7 @@ def decode_table(results: Results) -> Grid:
                 f"{curve.first.text('sharing').upper()} ({curve.first.text('heads_kv')})",
                 str(batch),
                 str(point.n),
-                seconds_text((point.time_s or 0.0) / batch),
+                seconds_text((point.time_s or 0.0) / batch) + interval_mark(point),
                 "" if cache is None else bytes_text(cache),
                 bandwidth_text(results.table, point),
             ]
@@ -217,6 +230,32 @@ def sharing_table(results: Results) -> Grid:
     return Grid(header, rows)
 
 
+def cross_table(results: Results) -> Grid:
+    """Cross attention: a row for each backend, shape and n_q, its time at the largest n_kv."""
+    rows = []
+    for curve in selection.cross(results.table):
+        last = curve.measured[-1]
+        n_kv = [p.integer("n_kv") or 0 for p in curve.measured]
+        slopes = local_slopes(n_kv, [p.time_s or 0.0 for p in curve.measured])
+        rows.append(
+            [
+                curve.backend,
+                f"{last.text('scope')} {last.text('regime')}",
+                _shape_and_sharing(curve),
+                last.text("n_q"),
+                " ".join(f"{s:.2f}" for s in slopes),
+                f"{seconds_text(last.time_s or 0.0)} at n_kv = {n_kv[-1]}{interval_mark(last)}",
+            ]
+        )
+    header = ["backend", "part", "shape", "n_q", "local slopes in n_kv", "time"]
+    return Grid(header, rows)
+
+
+def _shape_and_sharing(curve: Curve) -> str:
+    sharing = curve.first.text("sharing").upper()
+    return selection.shape_text([curve]) + (f", {sharing}" if sharing else "")
+
+
 def further_table(results: Results) -> Grid:
     """Every measured curve that no other table shows."""
     table = results.table
@@ -231,12 +270,11 @@ def further_table(results: Results) -> Grid:
             continue
         fit = results.fit(curve, "time")
         first = curve.first
-        sharing = f", {first.text('sharing').upper()}" if first.text("sharing") else ""
         rows.append(
             [
                 curve.backend,
                 f"{first.text('scope')} {first.text('regime')}",
-                f"{selection.shape_text([curve])}{sharing}",
+                _shape_and_sharing(curve),
                 _number_or_none(fit),
                 slopes_text(fit),
                 last_time_text(curve),
@@ -263,7 +301,10 @@ def sections(results: Results) -> list[Section]:
     """
     core = selection.complexity(results.table)
     every: list[tuple[str, list[Block]]] = [
-        ("Attention: time and memory in n", [attention_table(results)] if core else []),
+        (
+            "Attention: time and memory in n",
+            [attention_table(results)] if any(c.measured for c in core) else [],
+        ),
         ("Recurrent layers: time in n", [recurrent_table(results)]),
         (
             "Attention layers: time in n",
@@ -275,6 +316,7 @@ def sections(results: Results) -> list[Section]:
         ),
         ("Prefill with shared KV heads", [sharing_table(results)]),
         ("Decode", [decode_table(results)]),
+        ("Cross attention (n_q ≠ n_kv)", [cross_table(results)]),
         ("Further curves", [further_table(results)]),
         ("Rows without a time", [status_table(results.table)]),
     ]

@@ -161,6 +161,16 @@ def test_nothing_measured_ends_with_4(
     assert "no rows" in fails([command, str(Run().write(tmp_path / "none"))], 4, capsys)
 
 
+def test_nothing_to_fit_ends_with_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run()
+    run.point("cpu.naive", 128, 1e-3, {"n_q": 64})
+    folder = run.write(tmp_path)
+    assert "nothing to fit" in fails(["fit", str(folder)], 4, capsys)
+    assert not (folder / "fits.csv").exists()
+    assert main(["table", str(folder)]) == 0
+    assert "| 64 | – | 1.00 ms at n_kv = 128 |" in capsys.readouterr().out
+
+
 def test_a_kind_without_points_ends_with_4_when_asked_for(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

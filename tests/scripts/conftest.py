@@ -15,7 +15,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run like the default sweep, every row with its command, one of them noisy, reported."""
     run = default_sweep(processes=5)
     for i, row in enumerate(run.rows):
-        row["repro_cmd"] = f"attnbench run --only {row['backend']} --n {row['n_kv']} --seed {i}"
+        row["repro_cmd"] = f"attnbench run --only {row['backend']} --n {row['n_kv']} --tag row={i}"
     run.rows[3]["noisy"] = True
     folder = run.write(tmp_path_factory.mktemp("run"))
     results = analyse(load(folder))

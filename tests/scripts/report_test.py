@@ -9,7 +9,7 @@ from attnplot.document import Grid, markdown
 from attnplot.report import readme_block, report, update_readme, write_report
 from attnplot.table import Table, TableError, load
 from attnplot.tables import analyse, terminal
-from synthetic import SQRT2, Run, default_sweep
+from synthetic import SQRT2, Run, Value, default_sweep
 
 
 @pytest.fixture(scope="module")
@@ -212,3 +212,47 @@ def test_a_grid_of_mixed_threads_is_shown_whole() -> None:
 def test_markdown_cells_cannot_break_the_table() -> None:
     grid = Grid(["a", "b"], [["x|y\nz", ""]])
     assert markdown(grid) == "| a | b |\n| --- | --- |\n| x\\|y z | – |\n"
+
+
+def test_cross_attention_has_a_row_for_each_n_q() -> None:
+    run = Run()
+    for n_q in (64, 512):
+        for n in SQRT2:
+            run.point("cpu.naive", n, 1e-9 * n_q * n, {"n_q": n_q, "heads": 4, "heads_kv": 4})
+    run.point("cpu.naive", 512, 1e-9 * 512 * 512, {"heads": 4, "heads_kv": 4})
+    row_of = {"n_q": 64, "heads": 4, "heads_kv": 4}
+    run.row("cpu.naive", 16384, **row_of, status="cutoff", status_reason="too long")
+    lines = terminal(analyse(run.table())).split("\n")
+    start = lines.index("## Cross attention (n_q ≠ n_kv)")
+    assert lines[start + 2] == "| backend | part | shape | n_q | local slopes in n_kv | time |"
+    cells = [[c.strip() for c in x.strip("|").split("|")] for x in lines[start + 4 : start + 6]]
+    shape = "4 heads of 64, batch 1, 1 thread, f32, MHA"
+    assert cells[0] == [
+        "cpu.naive",
+        "core prefill",
+        shape,
+        "64",
+        " ".join(["1.00"] * 6),
+        "524 µs at n_kv = 8192",
+    ]
+    # The point with n_q = n_kv = 512 lies on the second curve.
+    assert cells[1][3:] == ["512", " ".join(["1.00"] * 7), "4.19 ms at n_kv = 8192"]
+    assert "| cpu.naive | core prefill, n_q = 64 | cutoff | 16384 | too long |" in lines
+
+
+def test_a_median_without_an_interval_says_so() -> None:
+    run = Run()
+    run.curve("blas.three_step", lambda n: 1e-8 * n**2)
+    for backend, count in (("cpu.naive", 1), ("cpu.online", 3)):
+        for n in SQRT2:
+            run.point(backend, n, 4e-8 * n**2, rounds=range(count))
+    decode: dict[str, Value] = {"regime": "decode", "n_q": 1}
+    run.point("blas.gqa", 4096, 1e-3, decode, rounds=range(1))
+    text = terminal(analyse(run.table()))
+    assert row(text, "cpu.naive")[-2:] == [
+        "2.68 s at n = 8192 (1 sample, no interval)",
+        "4.00× of 671 ms (no interval)",
+    ]
+    assert "2.68 s at n = 8192 (3 samples, no interval)" in text
+    assert row(text, "blas.three_step")[-2:] == ["671 ms at n = 8192", "baseline"]
+    assert "| 4096 | 1.00 ms (1 sample, no interval) |" in text

@@ -112,6 +112,8 @@ class Run:
             "schema_version": 1,
             "run_id": "r",
             "point_id": f"p{len(self.rows)}",
+            "env_id": "e1",
+            "build_id": "b1",
             "backend": backend,
             "family": "attention",
             "scope": "core",
