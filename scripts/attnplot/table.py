@@ -469,6 +469,7 @@ def _read_samples(
         raise TableError(f"{path}: is empty, not even a header")
     _check_header(path, _split_line(lines[0]) or [], SAMPLE_COLUMNS)
     taken: list[tuple[str, Sample]] = []
+    rows_of: dict[tuple[str, int, int], int] = {}
     offences: set[tuple[int, int]] = set()
     predicted: dict[str, float] = {}
     for row, line in enumerate(lines[1:], start=2):
@@ -484,7 +485,11 @@ def _read_samples(
             if cells["event"] not in _EVENTS:
                 raise _BadCellError(f"event '{cells['event']}' is unknown")
             if cells["event"] == "sample" and not cells["point_id"].startswith("roof:"):
-                taken.append((cells["point_id"], _sample(cells)))
+                sample = _sample(cells)
+                first = rows_of.setdefault((cells["point_id"], sample.process, sample.round), row)
+                if first != row:
+                    raise _BadCellError(f"repeats the sample of row {first}")
+                taken.append((cells["point_id"], sample))
             elif cells["event"] == "offence" and cells["process"] and cells["round"]:
                 offences.add((_integer(cells, "process"), _integer(cells, "round")))
             elif cells["event"] == "check":
