@@ -81,7 +81,7 @@ class Signals {
 // nobody looked because this process was stopped itself (Ctrl-Z stops both), does not count.
 class Patience {
  public:
-  // Once a look, `waited` at most after the one before.
+  // To be asked about once every poll_interval.
   bool over(std::int64_t deadline_ns, bool stopped) {
     const auto now = Clock::now();
     const auto since = now - std::exchange(looked_, now);
@@ -182,8 +182,7 @@ class Supervisor {
       warn(fmt::format("{}:{}: {}; it is left out", journal, line, why));
     });
     if (resume && events_ == 0) warn(journal + " holds no samples; all are measured anew");
-    if (!resume &&
-        events_ > 0) {  // one that ended between the first look at the folder and the lock
+    if (!resume && events_ > 0) {  // it ended between the first look at the folder and the lock
       usage_error(fmt::format("--out: {} holds a run already; choose another folder", sweep.dir));
     }
     if (resume) reopen();

@@ -327,14 +327,14 @@ def write_text(path: Path, text: str) -> None:
         raise TableError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def read_text(path: Path) -> str:
-    """Reads UTF-8 text without touching its line ends.
+def read_text(path: Path, errors: str = "strict") -> str:
+    """Reads UTF-8 text without touching its line ends; `errors` as in `bytes.decode`.
 
     Raises:
         TableError: when the file is missing, unreadable or not UTF-8.
     """
     try:
-        return path.read_bytes().decode("utf-8")
+        return path.read_bytes().decode("utf-8", errors)
     except OSError as error:
         raise TableError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
@@ -459,8 +459,9 @@ def _read_point(name: str, row: int, fields: Sequence[str], notes: list[str]) ->
 def _read_samples(
     path: Path, notes: list[str]
 ) -> tuple[dict[str, tuple[Sample, ...]], int, dict[str, float]]:
-    # Line by line, never across lines: a torn quoted field must not swallow what follows it.
-    text = read_text(path)
+    # Line by line, never across lines: a torn quoted field must not swallow what follows it, nor do
+    # bytes that are not UTF-8 cost more than their line.
+    text = read_text(path, errors="backslashreplace")
     lines = text.split("\n")
     last_is_torn = lines[-1] != ""
     if not last_is_torn:

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What a kill, a signal, a torn line or a full disk leaves, and that --resume goes on from it."""
 
-import contextlib
-import csv
-import io
 import json
 import os
 import random
@@ -18,11 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from attnplot.table import SAMPLE_COLUMNS, load
-from binary import attnbench, binary, environment, planned, refused, rows
-
-# How long to wait for something that takes milliseconds on a quiet machine.
-PATIENCE_S = 120.0
+from binary import attnbench, binary, environment, planned, refused
+from runs import PATIENCE_S, Running, complete, events, good_points, sampled_points, whole
 
 COMMON = ["--heads", "1", "--threads", "1", "--quiet"]
 # Eight points, 60 samples each whatever their precision: some 900 lines.
@@ -33,71 +27,6 @@ SHORT = ["--only", "cpu.naive", "--n", "64,768", *COMMON, "--min-samples", "25"]
 SHORT += ["--max-samples", "25"]
 # One point, a second.
 TINY = ["--only", "cpu.naive", "--n", "32", *COMMON, "--min-samples", "3", "--max-samples", "3"]
-
-
-class Running:
-    """A run of attnbench in a process group of its own."""
-
-    def __init__(self, cwd: Path, *arguments: str, folder: str = "run") -> None:
-        self.journal = cwd / folder / "samples.csv"
-        self.process = subprocess.Popen(
-            [str(binary()), "run", *arguments, "--out", folder],
-            cwd=cwd,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            start_new_session=True,
-        )
-
-    def worker(self, but: int | None = None) -> int | None:
-        """The supervisor's child, unless that is `but`; None when the supervisor has ended."""
-        pid = self.process.pid
-        deadline = time.monotonic() + PATIENCE_S
-        while self.process.poll() is None:
-            with contextlib.suppress(OSError):
-                children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-                if children and int(children[0]) != but:
-                    return int(children[0])
-            assert time.monotonic() < deadline, "no worker was started"
-            time.sleep(0.0005)
-        return None
-
-    def lines(self) -> list[str]:
-        return whole(self.journal).decode().splitlines()
-
-    def wait_until(self, reached: Callable[[list[str]], bool]) -> bool:
-        """Whether the journal came so far before the supervisor ended."""
-        deadline = time.monotonic() + PATIENCE_S
-        size = -1
-        while self.process.poll() is None:
-            now = self.journal.stat().st_size if self.journal.exists() else 0
-            if now != size:
-                size = now
-                if reached(self.lines()):
-                    return True
-            assert time.monotonic() < deadline, "the journal no longer grows"
-            time.sleep(0.0005)
-        return False
-
-    def end(self) -> tuple[int, str]:
-        """Exit code and stderr, once it has ended of itself."""
-        _, said = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, said
-
-    def kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate(timeout=PATIENCE_S)
-        # The worker has a group but no parent any more: it is gone when the group is.
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            try:
-                os.killpg(self.process.pid, 0)
-            except ProcessLookupError:
-                return
-            time.sleep(0.0005)
-        pytest.fail("the process group outlived kill -9")
 
 
 @pytest.fixture
@@ -112,67 +41,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     for run in started:
         if run.process.poll() is None:
             run.kill_group()
-
-
-def whole(journal: Path) -> bytes:
-    """The journal up to its last line end."""
-    data = journal.read_bytes() if journal.exists() else b""
-    return data[: data.rfind(b"\n") + 1]
-
-
-def events(journal: Path) -> list[dict[str, str]]:
-    """All lines of a journal of which none is torn, glued or doubled."""
-    data = journal.read_bytes()
-    assert data.endswith(b"\n")
-    lines = data.decode().splitlines()
-    assert lines[0].split(",") == SAMPLE_COLUMNS
-    found = []
-    for line in lines[1:]:
-        (fields,) = csv.reader(io.StringIO(line), strict=True)
-        assert len(fields) == len(SAMPLE_COLUMNS), f"torn or glued: {line}"
-        event = dict(zip(SAMPLE_COLUMNS, fields, strict=True))
-        assert event["event"] in ("check", "sample", "finish", "offence"), line
-        assert isinstance(json.loads(event["detail"]), dict), line
-        if event["event"] == "sample":
-            assert float(event["time_s"]) > 0, line
-        found.append(event)
-    assert len({e["run_id"] for e in found}) == 1
-    # Of the roofs one more is taken before the first round.
-    taken = Counter(
-        (e["point_id"], e["round"], e["process"])
-        for e in found
-        if e["event"] == "sample" and not e["point_id"].startswith("roof:")
-    )
-    assert not [key for key, count in taken.items() if count > 1]
-    return found
-
-
-def complete(folder: Path, points: set[str], samples: int) -> None:
-    """Every point is there once, good, with all its samples; attnplot checks the medians."""
-    events(folder / "samples.csv")
-    table = rows(folder)
-    assert Counter(r["point_id"] for r in table) == Counter(points)
-    assert {r["point_id"]: r["status_reason"] for r in table if r["status"] != "ok"} == {}
-    assert [int(r["samples"]) for r in table] == [samples] * len(points)
-    run = json.loads((folder / "run.json").read_text())
-    assert run["interrupted"] is False
-    assert run["finished_utc"] is not None
-    assert not load(folder).notes
-
-
-def good_points(lines: list[str]) -> set[str]:
-    """Points whose last end is a good one."""
-    ends: dict[str, bool] = {}
-    for line in lines:
-        if ",finish," in line:
-            ends[line.split(",")[1]] = '""status"":""ok""' in line
-    return {point for point, good in ends.items() if good}
-
-
-def sampled_points(lines: list[str], number: int) -> set[str]:
-    """Points with a sample of that round."""
-    cells = [line.split(",")[:5] for line in lines if ",sample," in line]
-    return {c[1] for c in cells if c[4] == str(number) and not c[1].startswith("roof:")}
 
 
 def test_twenty_kills_lose_nothing(tmp_path: Path, start: Callable[..., Running]) -> None:
