@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from binary import Ended, attnbench, binary, environment, planned, rows
@@ -357,9 +356,9 @@ class Campaign:
         for moment in range(moments):
             trial = self.trial(row, TINY)
             limit = 1 + moment  # KiB
+            limited = ["bash", "-c", f'ulimit -f {limit} && exec "$@"', "ulimit"]
             done = subprocess.run(
-                ["bash", "-c", f'ulimit -f {limit} && exec "$@"', "ulimit", str(binary()), "run"]
-                + [*TINY, "--out", "run"],
+                [*limited, str(binary()), "run", *TINY, "--out", "run"],
                 cwd=trial.cwd,
                 env=environment(),
                 capture_output=True,
@@ -483,7 +482,7 @@ class Campaign:
 
 @dataclass(frozen=True)
 class Fault:
-    """A method of Campaign and its arguments, and its moments for one kill -9 at a random moment."""
+    """A method of Campaign, its arguments, and its moments as a share of --moments."""
 
     do: Callable[..., Row]
     arguments: tuple[str | signal.Signals, ...]
@@ -521,8 +520,8 @@ HEADER = """# What faults cost
 *Samples* were finished, in the journal, when the fault struck, summed over all moments. *Lost*: of
 these, no longer there. *Doubled*: samples of one point, process and round, or rows of one point.
 *Glued*: lines that are no event. *Torn*: last lines without an end, as far as they could be seen.
-*Named*: lines left out that stderr named by file and number. *Complete*: every planned point has its
-row and all its samples, and every median is that of the journal.
+*Named*: lines left out that stderr named by file and number. *Complete*: every planned point has
+its row and all its samples, and every median is that of the journal.
 
 | Fault | Moments | Samples | Lost | Doubled | Glued | Torn | Named | Complete |
 |---|--:|--:|--:|--:|--:|--:|--:|---|

@@ -4,10 +4,10 @@
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from binary import attnbench, binary, environment, planned, refused
+from campaign import FAULTS, Campaign, Fault
 from runs import PATIENCE_S, Running, complete, events, good_points, sampled_points, whole
 
 COMMON = ["--heads", "1", "--threads", "1", "--quiet"]
@@ -236,28 +237,6 @@ def test_phases_alone_can_be_resumed(tmp_path: Path) -> None:
     assert after == before
 
 
-def test_a_full_disk_is_said_and_resumed_from(tmp_path: Path) -> None:
-    points = planned(tmp_path, *SHORT)
-    limited = subprocess.run(
-        [str(binary()), "run", *SHORT, "--out", "run"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE_S,
-        check=False,
-        restore_signals=False,  # leaves SIGXFSZ ignored: writes fail as on a full disk
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)),
-    )
-    assert limited.returncode == 6, limited.stderr
-    assert "samples.csv" in limited.stderr
-    assert "--resume" in limited.stderr
-    before = whole(tmp_path / "run/samples.csv")
-    attnbench(tmp_path, "run", "--resume", "--quiet", "--out", "run")
-    assert (tmp_path / "run/samples.csv").read_bytes().startswith(before)
-    complete(tmp_path / "run", set(points), 25)
-
-
 def test_one_run_a_folder(tmp_path: Path, start: Callable[..., Running]) -> None:
     points = planned(tmp_path, *SHORT)
     run = start(*SHORT)
@@ -270,6 +249,122 @@ def test_one_run_a_folder(tmp_path: Path, start: Callable[..., Running]) -> None
     before = run.journal.read_bytes()
     assert "--resume" in refused(tmp_path, "run", *SHORT, "--out", "run")
     assert run.journal.read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    return Campaign(tmp_path_factory.mktemp("campaign"), seed=7)
+
+
+@pytest.mark.parametrize("harm", FAULTS, ids=lambda harm: harm.name)
+def test_a_fault_loses_doubles_and_glues_nothing(campaign: Campaign, harm: Fault) -> None:
+    """The campaign of scripts/faults.sh, each fault once or a few times."""
+    row = harm.row(campaign, moments=3)
+    assert row.good, row
+    assert row.moments > 0 or "not tried" in row.remarks[0], row
+
+
+def test_runs_started_at_once_get_a_folder_each(tmp_path: Path) -> None:
+    # Three within a second, so that two of them share its name.
+    command = [str(binary()), "run", *TINY]
+    runs = [
+        subprocess.Popen(
+            command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(3)
+    ]
+    for run in runs:
+        _, said = run.communicate(timeout=PATIENCE_S)
+        assert run.returncode == 0, said
+    points = set(planned(tmp_path, *TINY))
+    folders = list((tmp_path / "out").iterdir())
+    assert len(folders) == 3
+    for folder in folders:
+        complete(folder, points, 3)
+
+
+def shell(cwd: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Runs `script` in bash with $ATTNBENCH set."""
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=cwd,
+        env=environment({"ATTNBENCH": str(binary())}),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("redirection", "codes"),
+    [
+        ("", {0}),
+        ("| head -1", {0}),
+        ("| true", {0}),  # nobody reads at all
+        ("2>&1 | true", {0}),
+        (">&-", {6}),  # the summary could not be written
+        ("2>&-", {0}),
+        (">&- 2>&- <&-", {6}),
+    ],
+)
+def test_closed_outputs_cost_no_data(tmp_path: Path, redirection: str, codes: set[int]) -> None:
+    arguments = " ".join(word for word in TINY if word != "--quiet")
+    ended = shell(tmp_path, f'"$ATTNBENCH" run {arguments} --out run {redirection}')
+    assert ended.returncode in codes, ended.stderr
+    complete(tmp_path / "run", set(planned(tmp_path, *TINY)), 3)
+
+
+def test_an_error_without_stderr_still_has_its_code(tmp_path: Path) -> None:
+    assert shell(tmp_path, '"$ATTNBENCH" run --nonsense 2>&-').returncode == 2
+
+
+@pytest.mark.parametrize("file", ["samples.csv", "run.json"])
+def test_a_device_in_the_folder_is_refused(tmp_path: Path, file: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / file).symlink_to("/dev/full")
+    code = 6 if file == "samples.csv" else 0  # run.json is replaced, whatever it was
+    ended = attnbench(tmp_path, "run", *TINY, "--out", "run", code=code)
+    assert code == 0 or file in ended.err
+
+
+def test_a_dangling_link_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    assert "link" in refused(tmp_path, "run", *TINY, "--out", "link", code=6)
+    assert [p.name for p in tmp_path.iterdir()] == ["link"]
+
+
+def test_a_folder_without_permission_is_said(tmp_path: Path) -> None:
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs root and setpriv, to become a user without permissions")
+    # Where nobody may go and read: pytest's own folders are its user's alone.
+    with tempfile.TemporaryDirectory() as name:
+        cwd = Path(name)
+        cwd.chmod(0o755)
+        attnbench(cwd, "run", *TINY, "--out", "run")
+        shutil.copy(binary(), cwd / "attnbench")
+        before = contents(cwd / "run")
+        nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        for arguments in (
+            [*TINY, "--out", "new"],
+            [*TINY],
+            ["--resume", "--out", "run"],
+        ):
+            ended = subprocess.run(
+                [*nobody, str(cwd / "attnbench"), "run", *arguments],
+                cwd=cwd,
+                env=environment(),
+                capture_output=True,
+                encoding="utf-8",
+                timeout=PATIENCE_S,
+                check=False,
+            )
+            assert ended.returncode == 6, ended.stderr
+            assert "Permission denied" in ended.stderr
+            assert (arguments[-1] if "--out" in arguments else "out") in ended.stderr
+            assert ended.stderr.count("\n") == 1
+        assert contents(cwd / "run") == before
+        assert sorted(p.name for p in cwd.iterdir()) == ["attnbench", "run"]
 
 
 @pytest.fixture(scope="module")
