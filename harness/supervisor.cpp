@@ -39,7 +39,12 @@ class Signals {
  public:
   Signals() {
     sigemptyset(&set_);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set_, signal);
+    sigaddset(&set_, SIGCHLD);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction before {};
+      sigaction(number, nullptr, &before);
+      if (before.sa_handler != SIG_IGN) sigaddset(&set_, number);  // nohup means what it says
+    }
     sigprocmask(SIG_BLOCK, &set_, &before_);
     pipe_before_ = signal(SIGPIPE, SIG_IGN);
     child_before_ = signal(SIGCHLD, SIG_DFL);  // whoever ignores it never hears how a child ended

@@ -65,6 +65,13 @@ class Row:
         self.remarks.append(remark)
 
 
+def spread(count: int, moments: int) -> list[int]:
+    """`moments` numbers from 1 to `count`, evenly over all of them, over and over if need be."""
+    if moments > count:
+        return [1 + i % count for i in range(moments)]
+    return [1 + (2 * i + 1) * count // (2 * moments) for i in range(moments)]
+
+
 def sample_lines(journal: bytes) -> list[bytes]:
     """The whole lines of a journal that are samples of points."""
     return [
@@ -163,6 +170,7 @@ class Trial:
 
 WHO = ("the worker", "the supervisor", "both")
 FILES = ("samples.csv", "results.csv.new", "phases.csv.new", "run.json.new")
+LIMITS = 10  # KiB; the largest file of a run is larger
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DAMAGES = (
     "cut by 20 bytes",
@@ -244,15 +252,15 @@ class Campaign:
         row = Row(f"kill -9 inside a write of {file}")
         rng = self.rng(row)
         count = self.operations(file)
-        for number in range(moments):
+        for number, at in enumerate(spread(count, moments)):
             trial = self.trial(row, TINY)
-            at = 1 + (number * count) // moments if moments < count else 1 + number % count
             env = fault(
                 trial.folder,
                 file=file,
                 do=rng.choice(["kill", "group"]),
                 at=at,
-                bytes=rng.choice([0, rng.randrange(1, 40), rng.randrange(1, 150)]),
+                # A line is longer than 40 bytes; 0 and whole writes are moments, too.
+                bytes=[rng.randrange(1, 40), 0, rng.randrange(1, 150)][number % 3],
             )
             trial.heard(trial.start(env).end()[1])
             trial.struck()
@@ -336,8 +344,7 @@ class Campaign:
         row = Row(f"disk full ({how})")
         rng = self.rng(row)
         count = self.operations()
-        step = max(1, count // moments)
-        for at in range(1, count + 1, step):
+        for at in spread(count, min(count, moments)):
             trial = self.trial(row, TINY)
             env = fault(
                 trial.folder,
@@ -352,13 +359,11 @@ class Campaign:
     def size_limit(self, moments: int) -> Row:
         """Files may not grow beyond a limit (ulimit -f), whose signal would kill."""
         row = Row("file size limit (ulimit -f)")
-        largest = 0
-        for moment in range(moments):
-            trial = self.trial(row, TINY)
-            limit = 1 + moment  # KiB
+        for limit in spread(LIMITS, min(LIMITS, moments)):
+            trial = self.trial(row)
             limited = ["bash", "-c", f'ulimit -f {limit} && exec "$@"', "ulimit"]
             done = subprocess.run(
-                [*limited, str(binary()), "run", *TINY, "--out", "run"],
+                [*limited, str(binary()), "run", *SWEEP, "--out", "run"],
                 cwd=trial.cwd,
                 env=environment(),
                 capture_output=True,
@@ -367,13 +372,8 @@ class Campaign:
                 check=False,
             )
             ended = Ended(done.returncode, done.stdout, done.stderr)
-            if ended.code == 0:
-                trial.finish(3)
-                break
-            largest = limit
-            self.refused_for_space(trial, ended, os.strerror(27), f"limit of {limit} KiB")
-        if largest == 0:
-            row.broken("no limit was met")
+            where = f"limit of {limit} KiB"
+            self.refused_for_space(trial, ended, os.strerror(27), where, samples=SAMPLES)
         return row
 
     def small_disk(self, moments: int) -> Row:
@@ -396,13 +396,16 @@ class Campaign:
                 (disk / "run").mkdir()
                 ended = attnbench(trial.cwd, "run", *TINY, "--out", "run", code=None)
                 (disk / "filler").unlink()
-                self.refused_for_space(trial, ended, os.strerror(28), "tmpfs", keep=True)
+                shutil.copytree(disk / "run", trial.cwd / "kept")
+                trial.folder.unlink()
+                (trial.cwd / "kept").rename(trial.folder)
+                self.refused_for_space(trial, ended, os.strerror(28), "tmpfs")
             finally:
                 subprocess.run(["umount", str(disk)], check=True)
         return row
 
     def refused_for_space(
-        self, trial: Trial, ended: Ended, words: str, where: str, keep: bool = False
+        self, trial: Trial, ended: Ended, words: str, where: str, samples: int = 3
     ) -> None:
         """Exit 6, the file and the system's words in one sentence, no summary; then resumed."""
         trial.heard(ended.err)
@@ -411,11 +414,7 @@ class Campaign:
         sentence = words in ended.err and ended.err.count("\n") == 1
         if ended.code != 6 or ended.out or not named or not sentence:
             trial.row.broken(f"{where}: ended with {ended.code}: {ended.out}{ended.err.strip()}")
-        if keep:
-            shutil.copytree(trial.folder, trial.cwd / "kept")
-            trial.folder.unlink()
-            (trial.cwd / "kept").rename(trial.folder)
-        trial.finish(3)
+        trial.finish(samples)
 
     def folder_gone(self, how: str, moments: int) -> Row:
         """The run's folder is moved or removed while it is written to: exit 6."""
@@ -500,7 +499,7 @@ class Fault:
 
 FAULTS = (
     *(Fault(Campaign.kill_at_random, (who,), 1 / 3) for who in WHO),
-    *(Fault(Campaign.kill_inside, (file,), 0.1) for file in FILES),
+    *(Fault(Campaign.kill_inside, (file,), 0.1, least=2) for file in FILES),
     *(Fault(Campaign.signals, (number,), 0.1, least=2) for number in SIGNALS),
     *(Fault(Campaign.stops, (who,), 0.05) for who in WHO),
     Fault(Campaign.clock, (), 0.03),

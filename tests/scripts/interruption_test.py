@@ -319,6 +319,18 @@ def test_an_error_without_stderr_still_has_its_code(tmp_path: Path) -> None:
     assert shell(tmp_path, '"$ATTNBENCH" run --nonsense 2>&-').returncode == 2
 
 
+def test_nohup_keeps_a_run_from_a_closed_terminal(tmp_path: Path) -> None:
+    command = ["bash", "-c", "trap '' HUP && exec \"$@\"", "nohup", str(binary()), "run", *TINY]
+    run = subprocess.Popen([*command, "--out", "run"], cwd=tmp_path, env=environment())
+    deadline = time.monotonic() + PATIENCE_S
+    while not whole(tmp_path / "run/samples.csv"):
+        assert time.monotonic() < deadline, "the run does not begin"
+        time.sleep(0.001)
+    run.send_signal(signal.SIGHUP)
+    assert run.wait(PATIENCE_S) == 0
+    complete(tmp_path / "run", set(planned(tmp_path, *TINY)), 3)
+
+
 @pytest.mark.parametrize("file", ["samples.csv", "run.json"])
 def test_a_device_in_the_folder_is_refused(tmp_path: Path, file: str) -> None:
     (tmp_path / "run").mkdir()
