@@ -568,10 +568,10 @@ def main() -> int:
         )
         return row
 
-    # The figures are counts: two faults at a time disturb nothing.
+    # The figures are counts: several faults at a time disturb nothing.
     with (
         tempfile.TemporaryDirectory(prefix="attnbench-faults-") as folder,
-        concurrent.futures.ThreadPoolExecutor(2) as pool,
+        concurrent.futures.ThreadPoolExecutor(4) as pool,
     ):
         campaign = Campaign(Path(folder), wanted.seed)
         rows_to_come = [
