@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from binary import Ended, attnbench, binary, environment, planned, rows
-from runs import PATIENCE_S, Running, complete, fault, sampled_points, whole
+from runs import PATIENCE_S, Running, complete, fault, parse, sampled_points, whole
 
 QUIET = ["--heads", "1", "--threads", "1", "--quiet"]
 # Four points of 12 samples, whatever their precision: some 110 lines in a second.
@@ -30,7 +30,6 @@ SWEEP += ["--min-samples", "12", "--max-samples", "12"]
 SAMPLES = 12
 # One point of 3 samples, for faults that are tried at every operation on a file.
 TINY = ["--only", "cpu.naive", "--n", "32", *QUIET, "--min-samples", "3", "--max-samples", "3"]
-EVENTS = ("check", "sample", "finish", "offence")
 # A point whose worker was killed twice is an error until the next --resume.
 RESUMES = 6
 
@@ -158,11 +157,13 @@ class Trial:
         """Doubled samples and rows, and lines that nothing can be made of."""
         taken: Counter[tuple[str, ...]] = Counter()
         for line in journal.decode(errors="replace").splitlines()[1:]:
-            cells = line.split(",")
-            if line.count('"') % 2 or len(cells) < 10 or cells[2] not in EVENTS:
+            try:
+                event = parse(line)
+            except ValueError:
                 self.row.glued += 1
-            elif cells[2] == "sample" and not cells[1].startswith("roof:"):
-                taken[cells[1], cells[3], cells[4]] += 1
+                continue
+            if event["event"] == "sample" and not event["point_id"].startswith("roof:"):
+                taken[event["point_id"], event["process"], event["round"]] += 1
         written = (self.folder / "results.csv").exists()
         table = Counter(r["point_id"] for r in rows(self.folder)) if written else Counter[str]()
         self.row.doubled += (taken.total() - len(taken)) + (table.total() - len(table))
@@ -220,7 +221,7 @@ class Campaign:
             run, last = trial.start(), None
             while row.moments < moments:
                 worker = run.worker(last)
-                if rng.random() < 0.5:
+                if row.moments % 2 == 0:
                     wanted = len(run.lines()) + rng.randrange(60)
                     run.wait_for_lines(wanted)
                     time.sleep(rng.random() * 0.01)
@@ -298,8 +299,10 @@ class Campaign:
             trial = self.trial(row, sweep)
             run, last = trial.start(), None
             while row.moments < moments:
+                wanted = len(run.lines()) + rng.randrange(30)
+                run.wait_for_lines(wanted)
                 last = run.worker()
-                time.sleep(rng.random() * 0.3)
+                time.sleep(rng.random() * 0.01)
                 if run.process.poll() is not None or last is None:
                     break
                 stopped = [last] if who == "the worker" else [run.process.pid]
@@ -498,8 +501,8 @@ class Fault:
 
 
 FAULTS = (
-    *(Fault(Campaign.kill_at_random, (who,), 1 / 3) for who in WHO),
-    *(Fault(Campaign.kill_inside, (file,), 0.1, least=2) for file in FILES),
+    *(Fault(Campaign.kill_at_random, (who,), 1 / 3, least=3) for who in WHO),
+    *(Fault(Campaign.kill_inside, (file,), 0.1, least=3) for file in FILES),
     *(Fault(Campaign.signals, (number,), 0.1, least=2) for number in SIGNALS),
     *(Fault(Campaign.stops, (who,), 0.05) for who in WHO),
     Fault(Campaign.clock, (), 0.03),

@@ -23,6 +23,11 @@ from binary import binary, environment, rows
 # How long to wait for something that takes milliseconds on a quiet machine.
 PATIENCE_S = 120.0
 
+# What this process ignores its children would, too: SIGHUP under nohup, SIGINT in the background.
+for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
+
 
 class Running:
     """A run of attnbench in a process group of its own."""
@@ -136,22 +141,30 @@ def whole(journal: Path) -> bytes:
     return data[: data.rfind(b"\n") + 1]
 
 
+def parse(line: str) -> dict[str, str]:
+    """A line of the journal, by column; ValueError when it is torn or glued."""
+    try:
+        (fields,) = csv.reader(io.StringIO(line), strict=True)
+    except csv.Error as error:
+        raise ValueError(f"torn or glued: {line}") from error
+    if len(fields) != len(SAMPLE_COLUMNS):
+        raise ValueError(f"torn or glued: {line}")
+    event = dict(zip(SAMPLE_COLUMNS, fields, strict=True))
+    good = event["event"] in ("check", "sample", "finish", "offence")
+    if not good or not isinstance(json.loads(event["detail"]), dict):
+        raise ValueError(f"no event: {line}")
+    if event["event"] == "sample" and not float(event["time_s"]) > 0:
+        raise ValueError(f"no time: {line}")
+    return event
+
+
 def events(journal: Path) -> list[dict[str, str]]:
     """All lines of a journal of which none is torn, glued or doubled."""
     data = journal.read_bytes()
     assert data.endswith(b"\n")
     lines = data.decode().splitlines()
     assert lines[0].split(",") == SAMPLE_COLUMNS
-    found = []
-    for line in lines[1:]:
-        (fields,) = csv.reader(io.StringIO(line), strict=True)
-        assert len(fields) == len(SAMPLE_COLUMNS), f"torn or glued: {line}"
-        event = dict(zip(SAMPLE_COLUMNS, fields, strict=True))
-        assert event["event"] in ("check", "sample", "finish", "offence"), line
-        assert isinstance(json.loads(event["detail"]), dict), line
-        if event["event"] == "sample":
-            assert float(event["time_s"]) > 0, line
-        found.append(event)
+    found = [parse(line) for line in lines[1:]]
     assert len({e["run_id"] for e in found}) == 1
     # Of the roofs one more is taken before the first round.
     taken = Counter(
