@@ -88,7 +88,7 @@ TEST_F(JournalFile, WhatIsCutIsNamed) {
   Journal(path_, "run").append(sample("a", 0, 0, 0.5));
   std::ofstream(path_, std::ios::app) << "run,a,samp";
   testing::internal::CaptureStderr();
-  Journal(path_, "run");
+  const Journal journal(path_, "run");
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "attnbench: " + path_ + ":3: a torn last line is left out\n");
 }
