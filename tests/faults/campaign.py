@@ -502,7 +502,8 @@ class Fault:
 
 FAULTS = (
     *(Fault(Campaign.kill_at_random, (who,), 1 / 3, least=3) for who in WHO),
-    *(Fault(Campaign.kill_inside, (file,), 0.1, least=3) for file in FILES),
+    Fault(Campaign.kill_inside, (FILES[0],), 0.1, least=3),
+    *(Fault(Campaign.kill_inside, (file,), 0.1) for file in FILES[1:]),
     *(Fault(Campaign.signals, (number,), 0.1, least=2) for number in SIGNALS),
     *(Fault(Campaign.stops, (who,), 0.05) for who in WHO),
     Fault(Campaign.clock, (), 0.03),
