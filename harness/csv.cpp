@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "harness/error.hpp"
 
@@ -67,26 +69,29 @@ std::string csv_number(double value) {
   return std::isfinite(value) ? fmt::format("{}", value) : std::string();
 }
 
+bool write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    if (n < 0 && errno != EINTR) return false;
+    if (n > 0) text.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
 void replace_file(const std::string& path, std::string_view text) {
   const std::string fresh = path + ".new";
-  const int fd = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  int fd = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   const auto fail = [&](const char* verb) {
     const int error = errno;
     if (fd >= 0) ::close(fd);
     ::unlink(fresh.c_str());
     file_error(fmt::format("cannot {} {}: {}", verb, path, std::strerror(error)));
   };
-  if (fd < 0) fail("write");
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
-    if (n < 0 && errno != EINTR) fail("write");
-    if (n > 0) done += static_cast<std::size_t>(n);
-  }
+  if (fd < 0 || !write_all(fd, text)) fail("write");
   if (::fsync(fd) != 0) fail("sync");
-  ::close(fd);
-  if (::rename(fresh.c_str(), path.c_str()) != 0) {
-    file_error(fmt::format("cannot replace {}: {}", path, std::strerror(errno)));
-  }
+  // Some file systems say only now that there was no space.
+  if (::close(std::exchange(fd, -1)) != 0) fail("write");
+  if (::rename(fresh.c_str(), path.c_str()) != 0) fail("replace");
 }
 
 void overwrite_file(const std::string& path, std::string_view text) {
@@ -96,6 +101,10 @@ void overwrite_file(const std::string& path, std::string_view text) {
 }
 
 std::string read_file(const std::string& path) {
+  struct stat kind {};
+  if (::stat(path.c_str(), &kind) == 0 && !S_ISREG(kind.st_mode)) {
+    file_error(fmt::format("cannot read {}: it is not a regular file", path));
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) file_error(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
   std::ostringstream text;

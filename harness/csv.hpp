@@ -18,10 +18,14 @@ std::optional<std::vector<std::string>> parse_csv_line(std::string_view line);
 // The shortest text that reads back as the same double; empty for values that are not finite.
 std::string csv_number(double value);
 
+// Writes all of `text`, in one call where the file takes it; false: `errno` says why not. A full disk
+// takes a part first and says so at the next call.
+bool write_all(int fd, std::string_view text);
 // Replaces `path` by `text`: written beside it, synced, renamed. Throws CommandError (file).
 void replace_file(const std::string& path, std::string_view text);
 // Writes into what is there, be it a file, a link or a device. Throws CommandError (file).
 void overwrite_file(const std::string& path, std::string_view text);
-std::string read_file(const std::string& path);  // throws CommandError (file)
+// Of a regular file: a device or a pipe might never end. Throws CommandError (file).
+std::string read_file(const std::string& path);
 
 }  // namespace attn

@@ -2,6 +2,7 @@
 // Errors that end a command: one sentence and the exit code that goes with it.
 #pragma once
 
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 
@@ -35,6 +36,12 @@ class CommandError : public std::runtime_error {
 }
 [[noreturn]] inline void file_error(const std::string& sentence) {
   throw CommandError(Exit::file, sentence);
+}
+
+// One sentence on stderr for what is not the end of the command; a stderr that is gone is no reason to
+// end it either.
+inline void warn(const std::string& sentence) {
+  std::fputs(("attnbench: " + sentence + "\n").c_str(), stderr);
 }
 
 }  // namespace attn

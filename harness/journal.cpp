@@ -4,14 +4,18 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
+#include <unordered_set>
 
 #include "harness/csv.hpp"
 #include "harness/error.hpp"
@@ -22,6 +26,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kind_words = {"check", "sample", "finish", "offence"};
 constexpr int most_processes = 1'000'000;
+constexpr int lock_attempts = 30;  // one every tenth of a second
 constexpr std::string_view header =
     "run_id,point_id,event,process,round,position,time_s,clock_mhz,throttled,detail\n";
 
@@ -64,12 +69,26 @@ Journal::Journal(const std::string& path, const std::string& run_id)
     : path_(path), run_id_(run_id) {
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ < 0) file_error(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
-  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+  try {
+    lock();
+    cut_torn_line();
+  } catch (...) {
     ::close(fd_);
-    usage_error(
-        fmt::format("another run is writing {}; wait for it or choose another --out", path));
+    throw;
   }
-  cut_torn_line();
+}
+
+void Journal::lock() const {
+  for (int attempt = 1; ::flock(fd_, LOCK_EX | LOCK_NB) != 0; ++attempt) {
+    if (errno != EWOULDBLOCK) {
+      file_error(fmt::format("cannot lock {}: {}", path_, std::strerror(errno)));
+    }
+    if (attempt == lock_attempts) {
+      usage_error(
+          fmt::format("another run is writing {}; wait for it or choose another --out", path_));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
 }
 
 void Journal::cut_torn_line() {
@@ -78,11 +97,15 @@ void Journal::cut_torn_line() {
   if (whole > 0 && !text.starts_with(header)) {
     file_error(fmt::format("{} is not the journal of a run: its header is another", path_));
   }
-  if (whole < text.size() && ::ftruncate(fd_, static_cast<off_t>(whole)) != 0) {
-    file_error(fmt::format("cannot cut the torn last line of {}: {}", path_, std::strerror(errno)));
+  if (whole < text.size()) {
+    if (::ftruncate(fd_, static_cast<off_t>(whole)) != 0) {
+      file_error(
+          fmt::format("cannot cut the torn last line of {}: {}", path_, std::strerror(errno)));
+    }
+    warn(fmt::format("{}:{}: a torn last line is left out", path_,
+                     std::count(text.begin(), text.end(), '\n') + 1));
   }
-  if (whole == 0 &&
-      ::write(fd_, header.data(), header.size()) != static_cast<ssize_t>(header.size())) {
+  if (whole == 0 && !write_all(fd_, header)) {
     file_error(fmt::format("cannot write {}: {}", path_, std::strerror(errno)));
   }
 }
@@ -97,26 +120,40 @@ void Journal::append(const Event& event) {
       {run_id_, event.point_id, std::string(kind_words[static_cast<std::size_t>(event.kind)]),
        std::to_string(event.process), text(event.round), text(event.position),
        event.time_s ? csv_number(*event.time_s) : "", "", "", event.detail.dump()});
-  const ssize_t written = ::write(fd_, line.data(), line.size());
-  if (written == static_cast<ssize_t>(line.size())) return;
-  file_error(
-      fmt::format("cannot append to {}: {}; what was measured before is kept, `--resume` goes on",
-                  path_, written < 0 ? std::strerror(errno) : "the disk is full"));
+  if (!write_all(fd_, line)) {
+    file_error(fmt::format("cannot append to {}: {}", path_, std::strerror(errno)));
+  }
 }
 
-void Journal::sync() { ::fdatasync(fd_); }
+void Journal::sync() {
+  if (::fdatasync(fd_) != 0) {
+    file_error(fmt::format("cannot sync {}: {}", path_, std::strerror(errno)));
+  }
+  struct stat here {};
+  struct stat there {};
+  if (::fstat(fd_, &here) != 0 || ::stat(path_.c_str(), &there) != 0 ||
+      here.st_ino != there.st_ino || here.st_dev != there.st_dev) {
+    file_error(fmt::format("{} was removed or renamed while the run was writing it", path_));
+  }
+}
 
-std::vector<Event> read_journal(const std::string& path) {
+std::vector<Event> read_journal(const std::string& path, const LeftOut& left_out) {
   const std::string text = read_file(path);
   std::vector<Event> events;
+  std::unordered_set<std::string_view> seen;
   std::size_t start = 0;
-  while (true) {
+  for (std::size_t number = 1;; ++number) {
     const std::size_t end = text.find('\n', start);
     if (end == std::string::npos) return events;  // what follows the last newline is torn
-    if (auto event = parse_event(std::string_view(text).substr(start, end - start))) {
-      events.push_back(std::move(*event));
-    }
+    const std::string_view line = std::string_view(text).substr(start, end - start);
     start = end + 1;
+    if (number == 1) continue;  // the header
+    auto event = parse_event(line);
+    if (event && seen.insert(line).second) {
+      events.push_back(std::move(*event));
+    } else if (left_out) {
+      left_out(number, event ? "repeats an earlier line" : "is no event");
+    }
   }
 }
 

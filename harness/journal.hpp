@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -37,25 +38,33 @@ struct Event {
 class Journal {
  public:
   // Opens or creates the file, takes a lock that ends with the last process that holds it, and cuts
-  // a torn last line off. Throws CommandError (file; usage when another run holds the lock).
+  // a torn last line off. Waits a moment for the lock: the worker of a supervisor that was killed
+  // dies right after it. Throws CommandError (file; usage when another run holds the lock).
   Journal(const std::string& path, const std::string& run_id);
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
   void append(const Event& event);  // throws CommandError (file)
-  // A process that was killed inside a write leaves part of a line; nothing may be glued to it.
+  // A process that was killed inside a write leaves part of a line; nothing may be glued to it. What
+  // is cut is named on stderr.
   void cut_torn_line();  // throws CommandError (file)
+  // Throws CommandError (file), also when the file is no longer where it was opened: what else is
+  // written to its folder would not stand beside it.
   void sync();
 
  private:
+  void lock() const;
+
   std::string path_;
   std::string run_id_;
   int fd_ = -1;
 };
 
-// All whole events of the file, in order. A line that is none is left out.
-std::vector<Event> read_journal(const std::string& path);
+// All whole events of the file, in order. A line that is none, or that repeats an earlier one, is left
+// out; `left_out` hears its number and why.
+using LeftOut = std::function<void(std::size_t line, const std::string& why)>;
+std::vector<Event> read_journal(const std::string& path, const LeftOut& left_out = {});
 
 struct Sample {
   int process = 0;

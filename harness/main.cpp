@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 // attnbench: which command a word means, and the exit code of whatever ends it.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -74,10 +77,20 @@ Exit dispatch(const Words& words) {
   usage_error(fmt::format("\"{}\" is no command; use {}", words[0], command_names()));
 }
 
+// A file opened while 0, 1 or 2 is free would get that number, and what is printed would land in it.
+void occupy_standard_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // Printing still fails, as on a closed one.
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
 }  // namespace
 }  // namespace attn
 
 int main(int argc, char** argv) {
+  attn::occupy_standard_descriptors();
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is said like a full disk
   try {
     const auto code = static_cast<int>(attn::dispatch({argv + 1, argv + argc}));
     if (std::fflush(stdout) != 0) throw std::system_error(errno, std::generic_category(), "stdout");
@@ -85,13 +98,13 @@ int main(int argc, char** argv) {
   } catch (const attn::HelpShown&) {
     return static_cast<int>(attn::Exit::good);
   } catch (const attn::CommandError& error) {
-    fmt::print(stderr, "attnbench: {}\n", error.what());
+    attn::warn(error.what());
     return static_cast<int>(error.code());
   } catch (const std::system_error& error) {  // a folder that cannot be looked at, a full stdout
-    fmt::print(stderr, "attnbench: {}\n", error.what());
+    attn::warn(error.what());
     return static_cast<int>(attn::Exit::file);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "attnbench: {}\n", error.what());
+    attn::warn(error.what());
     return static_cast<int>(attn::Exit::wrong);
   }
 }

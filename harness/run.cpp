@@ -114,7 +114,7 @@ Sweep open_run(RunRequest& request, const Words& args) {
     sweep.argv = stored.argv;
     sweep.run_id = stored.run_id;
     sweep.started_utc = stored.started_utc;
-  } else if (exists || has_results) {
+  } else if (request.out && (exists || has_results)) {
     usage_error(fmt::format("--out: {} holds a run already; add --resume or choose another folder",
                             sweep.dir));
   }
@@ -132,6 +132,18 @@ void make_folder(const std::string& dir) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) file_error(fmt::format("cannot create the folder {}: {}", dir, error.message()));
+}
+
+// A folder named by the time may be there already: a second run of that second, a clock set back.
+std::string make_folder_of_its_own(const std::string& wanted) {
+  make_folder(std::filesystem::path(wanted).parent_path());
+  std::string dir = wanted;
+  for (int number = 2;; ++number) {
+    std::error_code error;
+    if (std::filesystem::create_directory(dir, error)) return dir;
+    if (error) file_error(fmt::format("cannot create the folder {}: {}", dir, error.message()));
+    dir = fmt::format("{}-{}", wanted, number);
+  }
 }
 
 void print_summary(const Sweep& sweep, const RunState& state) {
@@ -172,7 +184,11 @@ Exit command_run(const Words& args) {
   }
   if (request.benchmark.out)
     overwrite_file(*request.benchmark.out, "");  // now, not after the sweep
-  make_folder(sweep.dir);
+  if (request.out) {
+    make_folder(sweep.dir);
+  } else {
+    sweep.dir = make_folder_of_its_own(sweep.dir);
+  }
   const SweepResult result = run_sweep(sweep, request.resume);
   if (request.benchmark.out) {
     overwrite_file(*request.benchmark.out,
@@ -184,10 +200,10 @@ Exit command_run(const Words& args) {
     print_summary(sweep, result.state);
   }
   if (result.code == Exit::interrupted || result.code == Exit::terminated) {
-    fmt::print(stderr,
-               "attnbench: interrupted; what was measured is kept, go on with `attnbench run "
-               "--resume --out {}`\n",
-               sweep.dir);
+    warn(fmt::format(
+        "interrupted; what was measured is kept, go on with `attnbench run --resume --out "
+        "{}`",
+        sweep.dir));
   }
   return result.code;
 }

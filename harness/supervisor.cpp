@@ -15,6 +15,7 @@
 #include <fstream>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "harness/results.hpp"
 #include "harness/stats.hpp"
@@ -27,17 +28,45 @@ using Clock = std::chrono::steady_clock;
 
 // Workers that end without having done anything, in a row, before the supervisor gives up.
 constexpr int idle_workers_limit = 3;
+constexpr std::chrono::milliseconds poll_interval{100};
 
-// These signals are waited for, never handled. A closed terminal (SIGHUP) ends a run like SIGTERM.
+// The worker's own, for its signal handler.
+Board* board_of_worker = nullptr;
+
+// SIGINT, SIGTERM, SIGHUP (a closed terminal) and SIGCHLD are waited for, never handled. A pipe that
+// nobody reads any more is no reason to end a run.
 class Signals {
  public:
   Signals() {
     sigemptyset(&set_);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set_, signal);
+    sigaddset(&set_, SIGCHLD);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction before {};
+      sigaction(number, nullptr, &before);
+      if (before.sa_handler != SIG_IGN) sigaddset(&set_, number);  // nohup means what it says
+    }
     sigprocmask(SIG_BLOCK, &set_, &before_);
+    pipe_before_ = signal(SIGPIPE, SIG_IGN);
+    child_before_ = signal(SIGCHLD, SIG_DFL);  // whoever ignores it never hears how a child ended
   }
-  ~Signals() { restore(); }
-  void restore() const { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  ~Signals() {
+    signal(SIGPIPE, pipe_before_);
+    signal(SIGCHLD, child_before_);
+    sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
+  Signals(const Signals&) = delete;
+
+  // In the worker. The supervisor alone decides on a signal that the whole group gets. After a stop
+  // the call under way has no honest time: the worker ends before it can record one.
+  void become_worker(Board& board) const {
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_IGN);
+    board_of_worker = &board;
+    signal(SIGCONT, [](int) {
+      board_of_worker->stopped = true;
+      std::_Exit(static_cast<int>(WorkerExit::share_done));
+    });
+    sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
 
   // The signal that arrived within the time, or 0.
   [[nodiscard]] int wait(std::chrono::milliseconds time) const {
@@ -49,6 +78,29 @@ class Signals {
  private:
   sigset_t set_{};
   sigset_t before_{};
+  sighandler_t pipe_before_{};
+  sighandler_t child_before_{};
+};
+
+// Whether the call under way has outlived its deadline. Time in which the worker was stopped, or
+// nobody looked because this process was stopped itself (Ctrl-Z stops both), does not count.
+class Patience {
+ public:
+  // To be asked about once every poll_interval.
+  bool over(std::int64_t deadline_ns, bool stopped) {
+    const auto now = Clock::now();
+    const auto since = now - std::exchange(looked_, now);
+    if (deadline_ns_ != deadline_ns) granted_ = {};
+    deadline_ns_ = deadline_ns;
+    granted_ += stopped ? since : std::max(since - poll_interval, Clock::duration{});
+    return deadline_ns != 0 &&
+           now.time_since_epoch() > std::chrono::nanoseconds(deadline_ns) + granted_;
+  }
+
+ private:
+  Clock::time_point looked_ = Clock::now();
+  Clock::duration granted_{};  // to the call with this deadline
+  std::int64_t deadline_ns_ = 0;
 };
 
 // How often the kernel has killed for want of memory, as far as it tells.
@@ -97,16 +149,13 @@ class Progress {
     if (point >= 0 && terminal_) {
       line += fmt::format("  {}", sweep_.points[static_cast<std::size_t>(point)].label());
     }
-    if (terminal_) {
-      fmt::print(stderr, "\r\x1b[K{:.{}}", line, 119);
-    } else {
-      fmt::print(stderr, "{}\n", line);
-    }
+    line = terminal_ ? fmt::format("\r\x1b[K{:.{}}", line, 119) : line + "\n";
+    std::fputs(line.c_str(), stderr);  // fmt::print would throw when nobody reads it any more
     std::fflush(stderr);
   }
 
   void clear() const {
-    if (terminal_ && !sweep_.quiet) fmt::print(stderr, "\r\x1b[K");
+    if (terminal_ && !sweep_.quiet) std::fputs("\r\x1b[K", stderr);
   }
 
  private:
@@ -133,7 +182,14 @@ class Supervisor {
         mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
     board_ = new (memory) Board;
-    reload();
+    const std::string journal = sweep.dir + "/samples.csv";
+    reload([&](std::size_t line, const std::string& why) {
+      warn(fmt::format("{}:{}: {}; it is left out", journal, line, why));
+    });
+    if (resume && events_ == 0) warn(journal + " holds no samples; all are measured anew");
+    if (!resume && events_ > 0) {  // it ended between the first look at the folder and the lock
+      usage_error(fmt::format("--out: {} holds a run already; choose another folder", sweep.dir));
+    }
     if (resume) reopen();
   }
   ~Supervisor() { munmap(board_, sizeof(Board)); }
@@ -141,36 +197,52 @@ class Supervisor {
 
   SweepResult run() {
     write_run_json(sweep_, state_, "");
-    int idle = 0;
-    while (work_left() && !interrupted_by_) {
-      const std::size_t before = events_;
-      supervise_one();
-      reload();
-      idle = events_ > before ? 0 : idle + 1;
-      if (failed_) break;
-      if (idle >= idle_workers_limit) {
-        if (!points_left()) {
-          write_phases(sweep_, {});  // the points are good without them
-          continue;
-        }
-        file_error("the worker ended three times without measuring anything; see the lines above");
-      }
+    try {
+      measure();
+      journal_.sync();
+      write_results(sweep_, state_);
+      write_run_json(sweep_, state_, work_left() ? "interrupted" : "finished");
+    } catch (const CommandError& error) {
+      progress_.clear();
+      throw CommandError(error.code(), fmt::format("{}; what was measured before is kept, "
+                                                   "`--resume` goes on",
+                                                   error.what()));
     }
-    write_results(sweep_, state_);
-    write_run_json(sweep_, state_, interrupted_by_ || failed_ ? "interrupted" : "finished");
+    const bool interrupted = this->interrupted();  // also while the last files were written
     SweepResult result{std::move(state_), Exit::good, cost_};
-    result.code = failed_                      ? Exit::file
-                  : interrupted_by_ == SIGINT  ? Exit::interrupted
-                  : interrupted_by_ == SIGTERM ? Exit::terminated
-                                               : judge(result.state);
+    result.code = !interrupted                ? judge(result.state)
+                  : interrupted_by_ == SIGINT ? Exit::interrupted
+                                              : Exit::terminated;
     return result;
   }
 
  private:
-  void reload() {
-    const auto events = read_journal(sweep_.dir + "/samples.csv");
+  void measure() {
+    int idle = 0;
+    while (work_left() && !interrupted()) {
+      const std::size_t before = events_;
+      const bool stopped = supervise_one();
+      reload();
+      idle = events_ > before || stopped ? 0 : idle + 1;
+      if (idle < idle_workers_limit) continue;
+      if (points_left()) file_error("the worker ended three times without measuring anything");
+      write_phases(sweep_, {});  // the points are good without them
+    }
+  }
+
+  void reload(const LeftOut& left_out = {}) {
+    const auto events = read_journal(sweep_.dir + "/samples.csv", left_out);
     events_ = events.size();
     state_ = replay(events);
+  }
+
+  // Whether somebody wants the run to end.
+  bool interrupted() {
+    while (const int signal = signals_.wait(std::chrono::milliseconds(0))) note(signal);
+    return interrupted_by_ != 0;
+  }
+  void note(int signal) {
+    if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) interrupted_by_ = signal;
   }
 
   // error, timeout and oom may have been the machine's doing: they, and open offences, start
@@ -203,8 +275,8 @@ class Supervisor {
     return any_ok && sweep_.options.phases && !phases_written(sweep_);
   }
 
-  // Starts a worker, waits for its end and says whose offence that was.
-  void supervise_one() {
+  // Starts a worker, waits for its end and says whose offence that was. True: it had been stopped.
+  bool supervise_one() {
     const int process = state_.processes;
     new (board_) Board;
     const std::int64_t kills_before = oom_kills();
@@ -215,39 +287,34 @@ class Supervisor {
     if (worker == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) std::_Exit(1);
-      signal(SIGINT, SIG_IGN);  // a terminal sends it to the whole group; the supervisor decides
-      signal(SIGTERM, SIG_DFL);
-      signals_.restore();
+      signals_.become_worker(*board_);
       std::_Exit(static_cast<int>(work(sweep_, state_, journal_, *board_, process)));
     }
     int status = 0;
+    bool stopped = false;
     bool hung = false;
-    while (waitpid(worker, &status, WNOHANG) == 0) {
-      const int signal = signals_.wait(std::chrono::milliseconds(100));
-      if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP) {
-        interrupted_by_ = signal == SIGINT ? SIGINT : SIGTERM;
-        kill(worker, SIGKILL);
+    Patience patience;
+    while (true) {
+      if (waitpid(worker, &status, WNOHANG | WUNTRACED | WCONTINUED) == worker) {
+        if (WIFEXITED(status) || WIFSIGNALED(status)) break;
+        stopped = WIFSTOPPED(status);
       }
-      const std::int64_t deadline = board_->deadline_ns;
-      if (!hung && deadline != 0 &&
-          Clock::now().time_since_epoch() > std::chrono::nanoseconds(deadline)) {
-        hung = true;
-        kill(worker, SIGKILL);
-      }
+      note(signals_.wait(poll_interval));
+      hung = patience.over(board_->deadline_ns, stopped) || hung;
+      if (interrupted_by_ || hung) kill(worker, SIGKILL);
       progress_.show(*board_, process);
     }
+    progress_.clear();
+    const auto exit = static_cast<WorkerExit>(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    if (exit == WorkerExit::failed) file_error(board_->failure.data());
     journal_.cut_torn_line();
     reload();
     cost_.samples += board_->samples;
     cost_.seconds_in_rounds += board_->seconds_in_rounds;
     cost_.seconds_in_calls += board_->seconds_in_calls;
-    if (interrupted_by_) return;
-    if (WIFEXITED(status)) {
-      const auto exit = static_cast<WorkerExit>(WEXITSTATUS(status));
-      failed_ = exit == WorkerExit::failed;
-      if (failed_ || exit == WorkerExit::share_done || exit == WorkerExit::offence) return;
-    }
-    blame(process, status, hung, oom_kills() > kills_before);
+    const bool blameless = exit == WorkerExit::share_done || exit == WorkerExit::offence;
+    if (!blameless && !interrupted()) blame(process, status, hung, oom_kills() > kills_before);
+    return board_->stopped;
   }
 
   // Whose offence the end of a worker was, and which.
@@ -305,7 +372,6 @@ class Supervisor {
   HarnessCost cost_;
   std::size_t events_ = 0;
   int interrupted_by_ = 0;
-  bool failed_ = false;
 };
 
 }  // namespace

@@ -624,15 +624,17 @@ std::string_view stage_name(Stage stage) {
 }
 
 WorkerExit work(const Sweep& sweep, RunState state, Journal& journal, Board& board, int process) {
+  const auto fail = [&](std::string_view sentence) {
+    sentence.copy(board.failure.data(), board.failure.size() - 1);
+    return WorkerExit::failed;
+  };
   try {
     Worker(sweep, std::move(state), journal, board, process).work();
     return WorkerExit::share_done;
   } catch (const CommandError& error) {
-    fmt::print(stderr, "attnbench: {}\n", error.what());
-    return WorkerExit::failed;
+    return fail(error.what());
   } catch (const std::exception& error) {
-    fmt::print(stderr, "attnbench: the worker failed outside any backend: {}\n", error.what());
-    return WorkerExit::failed;
+    return fail(fmt::format("the worker failed outside any backend: {}", error.what()));
   }
 }
 

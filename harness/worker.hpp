@@ -3,6 +3,7 @@
 // and can be killed at any moment.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <string_view>
@@ -29,12 +30,14 @@ struct Board {
   std::atomic<std::int64_t> samples{0};
   std::atomic<double> seconds_in_rounds{0};
   std::atomic<double> seconds_in_calls{0};
+  std::atomic<bool> stopped{false};  // it ended because it had been stopped
+  std::array<char, 1024> failure{};  // why it ended with WorkerExit::failed
 };
 
 enum class WorkerExit : int {
   share_done = 0,  // its share of the rounds, or everything
   offence = 10,    // it wrote an offence into the journal
-  failed = 11,     // a file could not be written: the message went to stderr
+  failed = 11,     // a file could not be written, say: the sentence is on the board
 };
 
 // Does its share of the sweep. Called in a forked child; does not return before the share is done.

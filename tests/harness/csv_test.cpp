@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "harness/csv.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -52,6 +55,20 @@ TEST(Csv, ReplaceFileLeavesTheOldOneWhenItFails) {
   EXPECT_EQ(read_file(dir + "/a.csv"), "new");
   EXPECT_THROW(replace_file(dir + "/missing/a.csv", "x"), CommandError);
   EXPECT_FALSE(std::filesystem::exists(dir + "/a.csv.new"));
+  std::filesystem::create_directories(dir + "/taken.csv");
+  EXPECT_THROW(replace_file(dir + "/taken.csv", "x"), CommandError);
+  EXPECT_FALSE(std::filesystem::exists(dir + "/taken.csv.new"));
+}
+
+TEST(Csv, AFullDiskIsSaidInTheSystemsWords) {
+  const int fd = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+  EXPECT_FALSE(write_all(fd, "x"));
+  EXPECT_EQ(errno, ENOSPC);
+  ::close(fd);
+}
+
+TEST(Csv, ADeviceIsNotRead) {
+  EXPECT_THROW(read_file("/dev/full"), CommandError);  // it would give zeros for ever
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "harness/journal.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "harness/csv.hpp"
 #include "harness/error.hpp"
@@ -80,6 +84,46 @@ TEST_F(JournalFile, HeaderTornByAKillIsWrittenAnew) {
   EXPECT_TRUE(read_file(path_).starts_with("run_id,point_id,event"));
 }
 
+TEST_F(JournalFile, WhatIsCutIsNamed) {
+  Journal(path_, "run").append(sample("a", 0, 0, 0.5));
+  std::ofstream(path_, std::ios::app) << "run,a,samp";
+  testing::internal::CaptureStderr();
+  const Journal journal(path_, "run");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "attnbench: " + path_ + ":3: a torn last line is left out\n");
+}
+
+TEST_F(JournalFile, WaitsForTheLockOfADyingWorker) {
+  Journal(path_, "run").append(sample("a", 0, 0, 0.5));
+  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(::flock(fd, LOCK_EX), 0);
+  std::thread worker([fd] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    ::close(fd);
+  });
+  EXPECT_NO_THROW(Journal(path_, "run").append(sample("a", 0, 1, 0.5)));
+  worker.join();
+  EXPECT_EQ(read_journal(path_).size(), 2);
+}
+
+TEST_F(JournalFile, ADeviceIsRefusedAndNotRead) {
+  std::filesystem::create_symlink("/dev/full", path_);
+  EXPECT_THROW(Journal(path_, "run"), CommandError);
+  EXPECT_THROW(read_journal(path_), CommandError);
+}
+
+TEST_F(JournalFile, AFileThatWasMovedAwayIsNotWrittenBeside) {
+  Journal journal(path_, "run");
+  std::filesystem::remove(path_);
+  try {
+    journal.sync();
+    FAIL() << "the file is gone";
+  } catch (const CommandError& error) {
+    EXPECT_EQ(error.code(), Exit::file);
+    EXPECT_THAT(error.what(), testing::HasSubstr(path_ + " was removed or renamed"));
+  }
+}
+
 TEST_F(JournalFile, SecondWriterIsRefused) {
   Journal journal(path_, "run");
   EXPECT_THROW(Journal(path_, "run"), CommandError);
@@ -89,7 +133,27 @@ TEST_F(JournalFile, ForeignLinesAreLeftOut) {
   Journal(path_, "run").append(sample("a", 0, 0, 0.5));
   std::ofstream(path_, std::ios::app)
       << "garbage\nrun,a,sample,0,1,0,fast,,,{}\nrun,a,sample,0,1,0,1,,,{\n";
-  EXPECT_EQ(read_journal(path_).size(), 1);
+  std::vector<std::size_t> left_out;
+  const auto note = [&](std::size_t line, const std::string& why) {
+    EXPECT_EQ(why, "is no event");
+    left_out.push_back(line);
+  };
+  EXPECT_EQ(read_journal(path_, note).size(), 1);
+  EXPECT_THAT(left_out, ElementsAre(3, 4, 5));
+}
+
+TEST_F(JournalFile, ARepeatedLineIsLeftOutAndNamed) {
+  Journal(path_, "run").append(offence("a", 0, 0));
+  const std::string text = read_file(path_);
+  std::ofstream(path_, std::ios::app) << text.substr(text.find('\n') + 1);
+  std::vector<std::size_t> left_out;
+  const auto events = read_journal(path_, [&](std::size_t line, const std::string& why) {
+    EXPECT_EQ(why, "repeats an earlier line");
+    left_out.push_back(line);
+  });
+  EXPECT_EQ(events.size(), 1);
+  EXPECT_THAT(left_out, ElementsAre(3));
+  EXPECT_FALSE(replay(events).points.at("a").convicted());
 }
 
 TEST_F(JournalFile, SamplesOfARoundWithAnOffenceAreSuspect) {

@@ -50,6 +50,33 @@ void run_and_poke(const Problem& p, const Io& io, void* state, void* scratch) {
   const_cast<float*>(io.k.row<float>(0, 0, 0))[0] += 1;
 }
 
+// As a terminal's Ctrl-Z and a later `fg`: one call stands still for longer than its time-out, with or
+// without the supervisor.
+constexpr double stop_s = 2;
+bool stops_supervisor = false;
+int stop_at_call = 0;      // of a process: the first verifies, those after it belong to samples
+std::string stopped_once;  // a file that says so
+
+void run_and_stop(const Problem& p, const Io& io, void* state, void* scratch) {
+  static int calls = 0;  // of this process: workers are forked from one that never calls
+  if (++calls == stop_at_call && !std::filesystem::exists(stopped_once)) {
+    replace_file(stopped_once, "");
+    const pid_t worker = getpid();
+    const pid_t supervisor = getppid();
+    if (fork() == 0) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(stop_s));
+      // The supervisor may look before the worker goes on.
+      if (stops_supervisor) kill(supervisor, SIGCONT);
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      kill(worker, SIGCONT);
+      std::_Exit(0);
+    }
+    if (stops_supervisor) kill(supervisor, SIGSTOP);
+    raise(SIGSTOP);
+  }
+  run(p, io, state, scratch);
+}
+
 Backend faulty(std::string_view name, decltype(Backend::run) body) {
   Backend backend = cpu_naive();
   backend.name = name;
@@ -79,6 +106,7 @@ const std::vector<Entry>& registry() {
       {"liar.poke", {}, faulty("liar.poke", run_and_poke)},
       {"liar.scale", {}, faulty("liar.scale", run_without_scale)},
       {"liar.throw", {}, faulty("liar.throw", run_and_throw)},
+      {"stop.once", {}, faulty("stop.once", run_and_stop)},
       {"z.absent", "needs a toolkit: install it", {}},
       {"z.honest", {}, faulty("z.honest", run)},
   };
@@ -156,6 +184,27 @@ TEST_F(SupervisorRun, EarlyReturnConvictsNobodyElse) {
       EXPECT_NE(status_of(result, "liar.late", n), Status::ok);
     }
   }
+}
+
+TEST_F(SupervisorRun, AStopConvictsNobodyAndIsNoSample) {
+  stopped_once = sweep_.dir + "/stopped";
+  for (const bool both : {false, true}) {
+    for (const int call : {1, 3}) {
+      stops_supervisor = both;
+      stop_at_call = call;
+      std::filesystem::remove_all(sweep_.dir);
+      std::filesystem::create_directories(sweep_.dir);
+      plan({"a.honest", "stop.once"}, "64");
+      const SweepResult result = run_sweep(sweep_, false);
+      EXPECT_EQ(result.code, Exit::good);
+      EXPECT_TRUE(std::filesystem::exists(stopped_once));
+      for (const Event& event : read_journal(sweep_.dir + "/samples.csv")) {
+        EXPECT_NE(event.kind, Event::Kind::offence) << event.detail.dump();
+        EXPECT_LT(event.time_s.value_or(0), stop_s) << "the stop is inside a measured call";
+      }
+    }
+  }
+  stop_at_call = 0;
 }
 
 TEST_F(SupervisorRun, EveryPointHasARowWithItsReason) {

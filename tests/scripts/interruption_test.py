@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: MIT
 """What a kill, a signal, a torn line or a full disk leaves, and that --resume goes on from it."""
 
-import contextlib
-import csv
-import io
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,11 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from attnplot.table import SAMPLE_COLUMNS, load
-from binary import attnbench, binary, environment, planned, refused, rows
-
-# How long to wait for something that takes milliseconds on a quiet machine.
-PATIENCE_S = 120.0
+from binary import attnbench, binary, environment, planned, refused
+from campaign import FAULTS, Campaign, Fault
+from runs import PATIENCE_S, Running, complete, events, good_points, sampled_points, whole
 
 COMMON = ["--heads", "1", "--threads", "1", "--quiet"]
 # Eight points, 60 samples each whatever their precision: some 900 lines.
@@ -33,71 +28,6 @@ SHORT = ["--only", "cpu.naive", "--n", "64,768", *COMMON, "--min-samples", "25"]
 SHORT += ["--max-samples", "25"]
 # One point, a second.
 TINY = ["--only", "cpu.naive", "--n", "32", *COMMON, "--min-samples", "3", "--max-samples", "3"]
-
-
-class Running:
-    """A run of attnbench in a process group of its own."""
-
-    def __init__(self, cwd: Path, *arguments: str, folder: str = "run") -> None:
-        self.journal = cwd / folder / "samples.csv"
-        self.process = subprocess.Popen(
-            [str(binary()), "run", *arguments, "--out", folder],
-            cwd=cwd,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            start_new_session=True,
-        )
-
-    def worker(self, but: int | None = None) -> int | None:
-        """The supervisor's child, unless that is `but`; None when the supervisor has ended."""
-        pid = self.process.pid
-        deadline = time.monotonic() + PATIENCE_S
-        while self.process.poll() is None:
-            with contextlib.suppress(OSError):
-                children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-                if children and int(children[0]) != but:
-                    return int(children[0])
-            assert time.monotonic() < deadline, "no worker was started"
-            time.sleep(0.0005)
-        return None
-
-    def lines(self) -> list[str]:
-        return whole(self.journal).decode().splitlines()
-
-    def wait_until(self, reached: Callable[[list[str]], bool]) -> bool:
-        """Whether the journal came so far before the supervisor ended."""
-        deadline = time.monotonic() + PATIENCE_S
-        size = -1
-        while self.process.poll() is None:
-            now = self.journal.stat().st_size if self.journal.exists() else 0
-            if now != size:
-                size = now
-                if reached(self.lines()):
-                    return True
-            assert time.monotonic() < deadline, "the journal no longer grows"
-            time.sleep(0.0005)
-        return False
-
-    def end(self) -> tuple[int, str]:
-        """Exit code and stderr, once it has ended of itself."""
-        _, said = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, said
-
-    def kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate(timeout=PATIENCE_S)
-        # The worker has a group but no parent any more: it is gone when the group is.
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            try:
-                os.killpg(self.process.pid, 0)
-            except ProcessLookupError:
-                return
-            time.sleep(0.0005)
-        pytest.fail("the process group outlived kill -9")
 
 
 @pytest.fixture
@@ -112,67 +42,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     for run in started:
         if run.process.poll() is None:
             run.kill_group()
-
-
-def whole(journal: Path) -> bytes:
-    """The journal up to its last line end."""
-    data = journal.read_bytes() if journal.exists() else b""
-    return data[: data.rfind(b"\n") + 1]
-
-
-def events(journal: Path) -> list[dict[str, str]]:
-    """All lines of a journal of which none is torn, glued or doubled."""
-    data = journal.read_bytes()
-    assert data.endswith(b"\n")
-    lines = data.decode().splitlines()
-    assert lines[0].split(",") == SAMPLE_COLUMNS
-    found = []
-    for line in lines[1:]:
-        (fields,) = csv.reader(io.StringIO(line), strict=True)
-        assert len(fields) == len(SAMPLE_COLUMNS), f"torn or glued: {line}"
-        event = dict(zip(SAMPLE_COLUMNS, fields, strict=True))
-        assert event["event"] in ("check", "sample", "finish", "offence"), line
-        assert isinstance(json.loads(event["detail"]), dict), line
-        if event["event"] == "sample":
-            assert float(event["time_s"]) > 0, line
-        found.append(event)
-    assert len({e["run_id"] for e in found}) == 1
-    # Of the roofs one more is taken before the first round.
-    taken = Counter(
-        (e["point_id"], e["round"], e["process"])
-        for e in found
-        if e["event"] == "sample" and not e["point_id"].startswith("roof:")
-    )
-    assert not [key for key, count in taken.items() if count > 1]
-    return found
-
-
-def complete(folder: Path, points: set[str], samples: int) -> None:
-    """Every point is there once, good, with all its samples; attnplot checks the medians."""
-    events(folder / "samples.csv")
-    table = rows(folder)
-    assert Counter(r["point_id"] for r in table) == Counter(points)
-    assert {r["point_id"]: r["status_reason"] for r in table if r["status"] != "ok"} == {}
-    assert [int(r["samples"]) for r in table] == [samples] * len(points)
-    run = json.loads((folder / "run.json").read_text())
-    assert run["interrupted"] is False
-    assert run["finished_utc"] is not None
-    assert not load(folder).notes
-
-
-def good_points(lines: list[str]) -> set[str]:
-    """Points whose last end is a good one."""
-    ends: dict[str, bool] = {}
-    for line in lines:
-        if ",finish," in line:
-            ends[line.split(",")[1]] = '""status"":""ok""' in line
-    return {point for point, good in ends.items() if good}
-
-
-def sampled_points(lines: list[str], number: int) -> set[str]:
-    """Points with a sample of that round."""
-    cells = [line.split(",")[:5] for line in lines if ",sample," in line]
-    return {c[1] for c in cells if c[4] == str(number) and not c[1].startswith("roof:")}
 
 
 def test_twenty_kills_lose_nothing(tmp_path: Path, start: Callable[..., Running]) -> None:
@@ -368,28 +237,6 @@ def test_phases_alone_can_be_resumed(tmp_path: Path) -> None:
     assert after == before
 
 
-def test_a_full_disk_is_said_and_resumed_from(tmp_path: Path) -> None:
-    points = planned(tmp_path, *SHORT)
-    limited = subprocess.run(
-        [str(binary()), "run", *SHORT, "--out", "run"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE_S,
-        check=False,
-        restore_signals=False,  # leaves SIGXFSZ ignored: writes fail as on a full disk
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)),
-    )
-    assert limited.returncode == 6, limited.stderr
-    assert "samples.csv" in limited.stderr
-    assert "--resume" in limited.stderr
-    before = whole(tmp_path / "run/samples.csv")
-    attnbench(tmp_path, "run", "--resume", "--quiet", "--out", "run")
-    assert (tmp_path / "run/samples.csv").read_bytes().startswith(before)
-    complete(tmp_path / "run", set(points), 25)
-
-
 def test_one_run_a_folder(tmp_path: Path, start: Callable[..., Running]) -> None:
     points = planned(tmp_path, *SHORT)
     run = start(*SHORT)
@@ -402,6 +249,134 @@ def test_one_run_a_folder(tmp_path: Path, start: Callable[..., Running]) -> None
     before = run.journal.read_bytes()
     assert "--resume" in refused(tmp_path, "run", *SHORT, "--out", "run")
     assert run.journal.read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    return Campaign(tmp_path_factory.mktemp("campaign"), seed=7)
+
+
+@pytest.mark.parametrize("harm", FAULTS, ids=lambda harm: harm.name)
+def test_a_fault_loses_doubles_and_glues_nothing(campaign: Campaign, harm: Fault) -> None:
+    """The campaign of scripts/faults.sh, each fault once or a few times."""
+    row = harm.row(campaign, moments=3)
+    assert row.good, row
+    assert row.moments > 0 or "not tried" in row.remarks[0], row
+
+
+def test_runs_started_at_once_get_a_folder_each(tmp_path: Path) -> None:
+    # Three within a second, so that two of them share its name.
+    command = [str(binary()), "run", *TINY]
+    runs = [
+        subprocess.Popen(
+            command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(3)
+    ]
+    for run in runs:
+        _, said = run.communicate(timeout=PATIENCE_S)
+        assert run.returncode == 0, said
+    points = set(planned(tmp_path, *TINY))
+    folders = list((tmp_path / "out").iterdir())
+    assert len(folders) == 3
+    for folder in folders:
+        complete(folder, points, 3)
+
+
+def shell(cwd: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Runs `script` in bash with $ATTNBENCH set."""
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=cwd,
+        env=environment({"ATTNBENCH": str(binary())}),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("redirection", "codes"),
+    [
+        ("", {0}),
+        ("| head -1", {0}),
+        ("| true", {0}),  # nobody reads at all
+        ("2>&1 | true", {0}),
+        (">&-", {6}),  # the summary could not be written
+        ("2>&-", {0}),
+        (">&- 2>&- <&-", {6}),
+    ],
+)
+def test_closed_outputs_cost_no_data(tmp_path: Path, redirection: str, codes: set[int]) -> None:
+    arguments = " ".join(word for word in TINY if word != "--quiet")
+    ended = shell(tmp_path, f'"$ATTNBENCH" run {arguments} --out run {redirection}')
+    assert ended.returncode in codes, ended.stderr
+    complete(tmp_path / "run", set(planned(tmp_path, *TINY)), 3)
+
+
+def test_an_error_without_stderr_still_has_its_code(tmp_path: Path) -> None:
+    assert shell(tmp_path, '"$ATTNBENCH" run --nonsense 2>&-').returncode == 2
+
+
+def test_nohup_keeps_a_run_from_a_closed_terminal(tmp_path: Path) -> None:
+    command = ["bash", "-c", "trap '' HUP && exec \"$@\"", "nohup", str(binary()), "run", *TINY]
+    run = subprocess.Popen([*command, "--out", "run"], cwd=tmp_path, env=environment())
+    deadline = time.monotonic() + PATIENCE_S
+    while not whole(tmp_path / "run/samples.csv"):
+        assert time.monotonic() < deadline, "the run does not begin"
+        time.sleep(0.001)
+    run.send_signal(signal.SIGHUP)
+    assert run.wait(PATIENCE_S) == 0
+    complete(tmp_path / "run", set(planned(tmp_path, *TINY)), 3)
+
+
+@pytest.mark.parametrize("file", ["samples.csv", "run.json"])
+def test_a_device_in_the_folder_is_refused(tmp_path: Path, file: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / file).symlink_to("/dev/full")
+    code = 6 if file == "samples.csv" else 0  # run.json is replaced, whatever it was
+    ended = attnbench(tmp_path, "run", *TINY, "--out", "run", code=code)
+    assert code == 0 or file in ended.err
+
+
+def test_a_dangling_link_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    assert "link" in refused(tmp_path, "run", *TINY, "--out", "link", code=6)
+    assert [p.name for p in tmp_path.iterdir()] == ["link"]
+
+
+def test_a_folder_without_permission_is_said(tmp_path: Path) -> None:
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs root and setpriv, to become a user without permissions")
+    # Where nobody may go and read: pytest's own folders are its user's alone.
+    with tempfile.TemporaryDirectory() as name:
+        cwd = Path(name)
+        cwd.chmod(0o755)
+        attnbench(cwd, "run", *TINY, "--out", "run")
+        shutil.copy(binary(), cwd / "attnbench")
+        before = contents(cwd / "run")
+        nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        for arguments in (
+            [*TINY, "--out", "new"],
+            [*TINY],
+            ["--resume", "--out", "run"],
+        ):
+            ended = subprocess.run(
+                [*nobody, str(cwd / "attnbench"), "run", *arguments],
+                cwd=cwd,
+                env=environment(),
+                capture_output=True,
+                encoding="utf-8",
+                timeout=PATIENCE_S,
+                check=False,
+            )
+            assert ended.returncode == 6, ended.stderr
+            assert "Permission denied" in ended.stderr
+            assert (arguments[-1] if "--out" in arguments else "out") in ended.stderr
+            assert ended.stderr.count("\n") == 1
+        assert contents(cwd / "run") == before
+        assert sorted(p.name for p in cwd.iterdir()) == ["attnbench", "run"]
 
 
 @pytest.fixture(scope="module")

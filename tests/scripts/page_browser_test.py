@@ -28,6 +28,7 @@ from synthetic import Run
 
 PATIENCE = 20  # seconds; the machine may be busy
 HOSTILE = '"><script>window.pwned = 1</script><img src=x onerror="window.pwned = 1">' + "x" * 90
+HOSTILE_NAME = "".join(HOSTILE.split())[:100]  # as the reader takes it: no blanks, not longer
 # Every text with its own background: the least contrast, by WCAG's formula.
 LEAST_CONTRAST = """
 const channels = (text) => text.match(/[\\d.]+/g).map(Number);
@@ -158,9 +159,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = Run()
-    name = "".join(HOSTILE.split())[:100]  # as the reader takes it: no blanks, not longer
-    run.curve(name, lambda n: 1e-8 * n**2, tags=HOSTILE, repro_cmd=HOSTILE)
-    run.row(name, 128, scope="layer", status="error", status_reason=HOSTILE)
+    run.curve(HOSTILE_NAME, lambda n: 1e-8 * n**2, tags=HOSTILE, repro_cmd=HOSTILE)
+    run.row(HOSTILE_NAME, 128, scope="layer", status="error", status_reason=HOSTILE)
     folder = run.write(tmp_path_factory.mktemp("hostile"))
     write_report(analyse(load(folder)), ("html",))
     return folder
@@ -390,9 +390,9 @@ def test_hostile_names_are_text(browser: Browser, hostile: Path) -> None:
     browser.open(hostile)
     assert browser.run("return window.pwned") is None
     assert browser.complaints() == []
-    assert browser.cells("backend")[0] == HOSTILE
+    assert browser.cells("backend")[0] == HOSTILE_NAME
     texts = browser.run("return [...document.querySelectorAll('svg text')].map(t => t.textContent)")
-    assert HOSTILE in texts
+    assert HOSTILE_NAME in texts
 
 
 def test_the_policy_stops_what_escaping_would_have_missed(browser: Browser, reported: Path) -> None:
