@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // attnbench: which command a word means, and the exit code of whatever ends it.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -9,6 +11,7 @@
 
 #include "generated/identity.hpp"
 #include "harness/command.hpp"
+#include "harness/text.hpp"
 
 namespace attn {
 namespace {
@@ -53,12 +56,23 @@ std::string command_names() {
   return names;
 }
 
+Exit run_command(std::string_view name, const Words& rest) {
+  std::vector<std::string> names;
+  for (const Command& command : commands) {
+    if (name == command.name) return command.run(rest);
+    names.emplace_back(command.name);
+  }
+  usage_error(fmt::format("\"{}\" is no command; the nearest is {}, all are {}", name,
+                          nearest(name, names), command_names()));
+}
+
 Exit dispatch(const Words& words) {
   if (words.empty()) {
     usage_error(fmt::format("say what to do: {}; `attnbench --help` explains", command_names()));
   }
   const Words rest(words.begin() + 1, words.end());
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    if (!rest.empty()) return run_command(rest[0], {"--help"});
     fmt::print("{}", usage());
     return Exit::good;
   }
@@ -67,30 +81,42 @@ Exit dispatch(const Words& words) {
                ATTN_GIT_DIRTY ? " with changes" : "");
     return Exit::good;
   }
-  for (const Command& command : commands) {
-    if (words[0] == command.name) return command.run(rest);
+  return run_command(words[0], rest);
+}
+
+// A file opened while 0, 1 or 2 is free would get that number, and what is printed would land in it.
+void occupy_standard_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // Printing still fails, as on a closed one.
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
-  usage_error(fmt::format("\"{}\" is no command; use {}", words[0], command_names()));
+}
+
+Exit answer(const Words& words) {
+  try {
+    return dispatch(words);
+  } catch (const HelpShown&) {
+    return Exit::good;
+  }
 }
 
 }  // namespace
 }  // namespace attn
 
 int main(int argc, char** argv) {
+  attn::occupy_standard_descriptors();
   try {
-    const auto code = static_cast<int>(attn::dispatch({argv + 1, argv + argc}));
+    const auto code = static_cast<int>(attn::answer({argv + 1, argv + argc}));
     if (std::fflush(stdout) != 0) throw std::system_error(errno, std::generic_category(), "stdout");
     return code;
-  } catch (const attn::HelpShown&) {
-    return static_cast<int>(attn::Exit::good);
   } catch (const attn::CommandError& error) {
-    fmt::print(stderr, "attnbench: {}\n", error.what());
+    attn::warn(error.what());
     return static_cast<int>(error.code());
   } catch (const std::system_error& error) {  // a folder that cannot be looked at, a full stdout
-    fmt::print(stderr, "attnbench: {}\n", error.what());
+    attn::warn(error.what());
     return static_cast<int>(attn::Exit::file);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "attnbench: {}\n", error.what());
+    attn::warn(error.what());
     return static_cast<int>(attn::Exit::wrong);
   }
 }
