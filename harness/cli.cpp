@@ -45,15 +45,7 @@ void add_word(CLI::App& app, const std::string& name, E& target, const std::stri
               const std::string& group) {
   app.add_option_function<std::string>(
          "--" + name,
-         [&target, name](const std::string& text) {
-           const auto value = parse_name<E>(text);
-           if (!value) {
-             std::string choices;
-             for (const auto& [unused, word] : Names<E>::table) choices += fmt::format(" {}", word);
-             usage_error(fmt::format("--{}: \"{}\" is none of{}", name, text, choices));
-           }
-           target = *value;
-         },
+         [&target, name](const std::string& text) { target = parse_word<E>("--" + name, text); },
          help)
       ->group(group)
       ->type_name("WORD");
@@ -223,8 +215,8 @@ void add_run_options(CLI::App& app, RunRequest& request) {
            const char* const end = text.data() + text.size();
            const auto result = std::from_chars(text.data(), end, plan.seed);
            if (result.ec != std::errc{} || result.ptr != end) {
-             usage_error(
-                 fmt::format("--seed: \"{}\" is no whole number from 0 up to 2^64 - 1", text));
+             usage_error(fmt::format(
+                 "--seed: \"{}\" is no seed; use a whole number from 0 up to 2^64 - 1", text));
            }
          },
          "seed of inputs, order and choices (1)")

@@ -109,9 +109,8 @@ class Grid {
       cross(&Problem::head_dim_v,
             [&](const Problem& p) { return axis("head-dim-v", text_of(p.head_dim), 1); });
       cross(&Problem::d_model, [&](const Problem& p) {
-        auto widths = axis("d-model", text_of(p.heads * p.head_dim), 1);
-        if (p.scope == Scope::core) widths = {0};
-        return widths;
+        if (p.scope == Scope::core) return std::vector<std::int64_t>{0};
+        return axis("d-model", text_of(p.heads * p.head_dim), 1);
       });
       cross(&Problem::threads, [&](const Problem&) { return thread_values(*entry); });
       cross(&Problem::n_kv, [&](const Problem&) { return n_values; });
@@ -151,16 +150,12 @@ class Grid {
   }
   template <class E>
   [[nodiscard]] E word(const std::string& name, E fallback) const {
-    const std::string value = text(name, std::string(name_of(fallback)));
-    if (const auto parsed = parse_name<E>(value)) return *parsed;
-    std::string choices;
-    for (const auto& [unused, choice] : Names<E>::table) choices += fmt::format(" {}", choice);
-    usage_error(fmt::format("--{}: \"{}\" is none of{}", name, value, choices));
+    return parse_word<E>("--" + name, text(name, std::string(name_of(fallback))));
   }
   [[nodiscard]] bool flag(const std::string& name, bool fallback) const {
     const std::string value = text(name, fallback ? "true" : "false");
     if (value != "true" && value != "false") {
-      usage_error(fmt::format("--{}: \"{}\" is neither true nor false", name, value));
+      usage_error(fmt::format("--{}: \"{}\" is unknown; use true or false", name, value));
     }
     return value == "true";
   }
@@ -169,7 +164,7 @@ class Grid {
     if (value == "both") return {Mask::none, Mask::causal};
     if (value == "true") return {Mask::causal};
     if (value == "false") return {Mask::none};
-    usage_error(fmt::format("--causal: \"{}\" is none of false true both", value));
+    usage_error(fmt::format("--causal: \"{}\" is unknown; use true, false or both", value));
   }
   // Backends that do not use threads are measured on one, whatever was asked for.
   [[nodiscard]] std::vector<int> thread_values(const Entry& entry) const {

@@ -29,7 +29,9 @@ void filter_points(std::vector<Point>& points, const std::string& pattern) {
       return std::regex_search(point.label(), expression) == inverted;
     });
   } catch (const std::regex_error&) {
-    usage_error(fmt::format("--benchmark_filter: \"{}\" is no regular expression", pattern));
+    usage_error(fmt::format(
+        "--benchmark_filter: \"{}\" is no regular expression; use one like 'gqa.*n:128/'",
+        pattern));
   }
   if (points.empty()) {
     usage_error(fmt::format(
@@ -47,7 +49,10 @@ RunRequest parse_run(Words args) {
   add_run_options(app, request);
   app.footer(
       "Example: attnbench run --only 'cpu.*' --n 128:1k --heads 1 --threads 1 --out out/first\n"
-      "Then:    attnplot report out/first");
+      "Then:    attnplot report out/first\n"
+      "Of Google Benchmark: --benchmark_filter=REGEX, --benchmark_list_tests, "
+      "--benchmark_format=json\n"
+      "and --benchmark_out=FILE.");
   parse(app, args);
   return request;
 }
