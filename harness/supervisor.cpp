@@ -105,16 +105,13 @@ class Progress {
     if (point >= 0 && terminal_) {
       line += fmt::format("  {}", sweep_.points[static_cast<std::size_t>(point)].label());
     }
-    if (terminal_) {
-      fmt::print(stderr, "\r\x1b[K{:.{}}", line, 119);
-    } else {
-      fmt::print(stderr, "{}\n", line);
-    }
+    line = terminal_ ? fmt::format("\r\x1b[K{:.{}}", line, 119) : line + "\n";
+    std::fputs(line.c_str(), stderr);  // fmt::print would throw when nobody reads it any more
     std::fflush(stderr);
   }
 
   void clear() const {
-    if (terminal_ && !sweep_.quiet) fmt::print(stderr, "\r\x1b[K");
+    if (terminal_ && !sweep_.quiet) std::fputs("\r\x1b[K", stderr);
   }
 
  private:
