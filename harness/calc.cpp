@@ -12,6 +12,7 @@
 #include "harness/command.hpp"
 #include "harness/plan.hpp"
 #include "harness/ranges.hpp"
+#include "harness/text.hpp"
 #include "harness/typeset.hpp"
 #include "harness/work.hpp"
 #include "harness/worked_example.hpp"

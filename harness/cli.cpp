@@ -9,12 +9,18 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
+#include <map>
+#include <set>
 
 #include "harness/error.hpp"
 #include "harness/ranges.hpp"
+#include "harness/text.hpp"
 
 namespace attn {
 namespace {
+
+constexpr std::int64_t most_rounds = 1000000;
 
 // The number that `text` starts with and what follows it.
 std::optional<std::pair<double, std::string>> leading_number(const std::string& text) {
@@ -39,18 +45,44 @@ void add_word(CLI::App& app, const std::string& name, E& target, const std::stri
               const std::string& group) {
   app.add_option_function<std::string>(
          "--" + name,
-         [&target, name](const std::string& text) {
-           const auto value = parse_name<E>(text);
-           if (!value) {
-             std::string choices;
-             for (const auto& [unused, word] : Names<E>::table) choices += fmt::format(" {}", word);
-             usage_error(fmt::format("--{}: \"{}\" is none of{}", name, text, choices));
-           }
-           target = *value;
-         },
+         [&target, name](const std::string& text) { target = parse_word<E>("--" + name, text); },
          help)
       ->group(group)
       ->type_name("WORD");
+}
+
+void add_count(CLI::App& app, const std::string& name, std::int64_t most,
+               const std::function<void(int)>& set, const std::string& help) {
+  app.add_option_function<std::string>(
+         "--" + name,
+         [name, most, set](const std::string& text) {
+           set(static_cast<int>(parse_whole("--" + name, text, 1, most)));
+         },
+         help)
+      ->group("Measurement")
+      ->type_name("NUMBER");
+}
+
+// Items separated by commas; the option may be repeated.
+void add_list(CLI::App& app, const std::string& name, std::vector<std::string>& items,
+              const std::string& help, const std::string& group, const std::string& type) {
+  app.add_option_function<std::vector<std::string>>(
+         "--" + name,
+         [&items, name](const std::vector<std::string>& texts) {
+           for (const std::string& text : texts) {
+             for (std::string& item : split(text, ',')) {
+               if (item.empty()) {
+                 usage_error(
+                     fmt::format("--{}: \"{}\" has an empty item; use names like a,b", name, text));
+               }
+               items.push_back(std::move(item));
+             }
+           }
+         },
+         help)
+      ->allow_extra_args(false)
+      ->group(group)
+      ->type_name(type);
 }
 
 void add_share(CLI::App& app, RunRequest& request) {
@@ -78,8 +110,9 @@ void add_seconds(CLI::App& app, const std::string& name, const std::function<voi
 
 double parse_share(const std::string& option, const std::string& text) {
   const auto parsed = leading_number(text);
+  // A bare 1 is as likely to mean 1 % as all.
   if (!parsed || (parsed->second != "%" && !parsed->second.empty()) || parsed->first == 0 ||
-      parsed->first > (parsed->second == "%" ? 100 : 1)) {
+      (parsed->second == "%" ? parsed->first > 100 : parsed->first >= 1)) {
     usage_error(fmt::format("{}: \"{}\" is no share; use one like 2% or 0.02", option, text));
   }
   return parsed->second == "%" ? parsed->first / 100 : parsed->first;
@@ -103,13 +136,15 @@ std::int64_t parse_bytes(const std::string& option, const std::string& text,
       {{"", 1}, {"K", 1024.0}, {"M", 1024.0 * 1024}, {"G", 1024.0 * 1024 * 1024}}};
   if (const auto parsed = leading_number(text);
       parsed && parsed->first > 0 && parsed->first < 1e15) {
+    const auto whole = [](double bytes) {
+      return static_cast<std::int64_t>(std::clamp(bytes, 1.0, 9e18));
+    };
     if (parsed->second == "%" && parsed->first <= 100) {
-      return static_cast<std::int64_t>(parsed->first / 100 * static_cast<double>(available));
+      if (available == 0) return std::numeric_limits<std::int64_t>::max();
+      return whole(parsed->first / 100 * static_cast<double>(available));
     }
     for (const auto& [unit, factor] : units) {
-      if (parsed->second == unit) {
-        return static_cast<std::int64_t>(std::min(parsed->first * factor, 9e18));
-      }
+      if (parsed->second == unit) return whole(parsed->first * factor);
     }
   }
   usage_error(fmt::format("{}: \"{}\" is no size; use one like 60% (of what is available) or 8G",
@@ -120,19 +155,13 @@ void add_run_options(CLI::App& app, RunRequest& request) {
   PlanOptions& plan = request.plan;
   MeasureOptions& measure = request.measure;
 
-  app.add_option("--only", plan.selection.only, "backends to measure, as globs: 'cpu.*,blas.gqa'")
-      ->delimiter(',')
-      ->group("Selection")
-      ->type_name("GLOBS");
-  app.add_option("--skip", plan.selection.skip, "backends to leave out, as globs")
-      ->delimiter(',')
-      ->group("Selection")
-      ->type_name("GLOBS");
+  add_list(app, "only", plan.selection.only, "backends to measure, as globs: 'cpu.*,blas.gqa'",
+           "Selection", "GLOBS");
+  add_list(app, "skip", plan.selection.skip, "backends to leave out, as globs", "Selection",
+           "GLOBS");
 
-  app.add_option("--preset", plan.presets, "a sweep or a model's shape; `attnbench list presets`")
-      ->delimiter(',')
-      ->group("Axes")
-      ->type_name("NAMES");
+  add_list(app, "preset", plan.presets, "a sweep or a model's shape; `attnbench list presets`",
+           "Axes", "NAMES");
   add_axis(app, request, "n",
            "tokens, both n_q and n_kv: 128:8192 (doubling), 1024:8192:xsqrt2, 1,17,2k");
   add_axis(app, request, "n-q", "queries, where they differ from n");
@@ -152,12 +181,12 @@ void add_run_options(CLI::App& app, RunRequest& request) {
   add_axis(app, request, "regime",
            "prefill: n queries; decode: one query on n cached keys (prefill)");
 
-  app.add_option("--min-samples", measure.min_samples, "least samples of a point (3)")
-      ->check(CLI::Range(1, 1000000))
-      ->group("Measurement");
-  app.add_option("--max-samples", measure.max_samples, "most samples of a point (30)")
-      ->check(CLI::Range(1, 1000000))
-      ->group("Measurement");
+  add_count(
+      app, "min-samples", most_rounds, [&](int count) { measure.min_samples = count; },
+      "least samples of a point (3)");
+  add_count(
+      app, "max-samples", most_rounds, [&](int count) { measure.max_samples = count; },
+      "most samples of a point (30)");
   add_share(app, request);
   add_seconds(
       app, "timeout", [&](double s) { measure.timeout_s = s; },
@@ -169,14 +198,12 @@ void add_run_options(CLI::App& app, RunRequest& request) {
                  "do not start what is predicted to need more (60%)")
       ->group("Measurement")
       ->type_name("SIZE");
-  app.add_option("--rounds", request.rounds,
-                 "samples of every point of a fitted curve (6, or 2 per process)")
-      ->check(CLI::Range(1, 1000000))
-      ->group("Measurement");
-  app.add_option("--processes", measure.processes,
-                 "spread the rounds over this many worker processes (1; 5 for publication)")
-      ->check(CLI::Range(1, 1000))
-      ->group("Measurement");
+  add_count(
+      app, "rounds", most_rounds, [&](int count) { request.rounds = count; },
+      "samples of every point of a fitted curve (6, or 2 per process)");
+  add_count(
+      app, "processes", 1000, [&](int count) { measure.processes = count; },
+      "spread the rounds over this many worker processes (1; 5 for publication)");
   add_word(app, "order", measure.order, "random or block: the order of points in a round",
            "Measurement");
   add_word(app, "cache", plan.cache,
@@ -188,18 +215,29 @@ void add_run_options(CLI::App& app, RunRequest& request) {
            const char* const end = text.data() + text.size();
            const auto result = std::from_chars(text.data(), end, plan.seed);
            if (result.ec != std::errc{} || result.ptr != end) {
-             usage_error(
-                 fmt::format("--seed: \"{}\" is no whole number from 0 up to 2^64 - 1", text));
+             usage_error(fmt::format(
+                 "--seed: \"{}\" is no seed; use a whole number from 0 up to 2^64 - 1", text));
            }
          },
          "seed of inputs, order and choices (1)")
       ->group("Measurement")
       ->type_name("NUMBER");
 
-  app.add_option("--out", request.out, "folder of the run (out/<UTC time>)")->group("Output");
+  app.add_option_function<std::string>(
+         "--out",
+         [&request](const std::string& text) {
+           if (text.empty()) usage_error("--out: \"\" is no folder; use one like out/first");
+           request.out = text;
+         },
+         "folder of the run (out/<UTC time>)")
+      ->group("Output")
+      ->type_name("DIR");
   app.add_flag("--resume", request.resume, "go on with the run in --out: same machine, same build")
       ->group("Output");
-  app.add_option("--tag", request.tags, "k=v, kept in every row; may be repeated")->group("Output");
+  app.add_option("--tag", request.tags, "k=v, kept in every row; may be repeated")
+      ->allow_extra_args(false)
+      ->group("Output")
+      ->type_name("K=V");
   app.add_flag("--quiet", request.quiet, "no progress")->group("Output");
   app.add_flag("--dry-run", request.dry_run, "print the points and stop")->group("Output");
 }
@@ -207,6 +245,7 @@ void add_run_options(CLI::App& app, RunRequest& request) {
 BenchmarkFlags take_benchmark_flags(std::vector<std::string>& args) {
   BenchmarkFlags flags;
   std::vector<std::string> rest;
+  std::set<std::string> given;
   for (const std::string& arg : args) {
     if (!arg.starts_with("--benchmark_")) {
       rest.push_back(arg);
@@ -215,10 +254,14 @@ BenchmarkFlags take_benchmark_flags(std::vector<std::string>& args) {
     const std::size_t equals = arg.find('=');
     const std::string name = arg.substr(0, equals);
     const std::string value = equals == std::string::npos ? "" : arg.substr(equals + 1);
-    if (name == "--benchmark_filter") {
+    if (!given.insert(name).second)
+      usage_error(fmt::format("{} is given twice; give it once", name));
+    if (name == "--benchmark_filter" && !value.empty()) {
       flags.filter = value;
-    } else if (name == "--benchmark_list_tests") {
-      flags.list_tests = value != "false";
+    } else if (name == "--benchmark_list_tests" && (arg == name || value == "true")) {
+      flags.list_tests = true;
+    } else if (name == "--benchmark_list_tests" && value == "false") {
+      flags.list_tests = false;
     } else if (name == "--benchmark_out" && !value.empty()) {
       flags.out = value;
     } else if ((name == "--benchmark_format" || name == "--benchmark_out_format") &&
@@ -231,6 +274,8 @@ BenchmarkFlags take_benchmark_flags(std::vector<std::string>& args) {
           {"--benchmark_format", "results.csv"},
           {"--benchmark_out_format", "results.csv"},
           {"--benchmark_out", "--benchmark_out=FILE"},
+          {"--benchmark_filter", "--benchmark_filter=REGEX"},
+          {"--benchmark_list_tests", "--benchmark_list_tests=true"},
           {"--benchmark_enable_random_interleaving", "--order random"}};
       const auto found = ours.find(name);
       usage_error(fmt::format("{} is not honoured here; {}", arg,
@@ -261,32 +306,55 @@ void finish_request(RunRequest& request, const Machine& machine) {
     usage_error(fmt::format("--max-samples: {} is less than --min-samples {}; raise it",
                             request.measure.max_samples, request.measure.min_samples));
   }
+  std::set<std::string> keys;
   for (const std::string& tag : request.tags) {
     const bool plain =
         std::all_of(tag.begin(), tag.end(), [](char c) { return c >= ' ' && c <= '~'; });
     if (!plain || tag.find('=') == std::string::npos || tag.starts_with('=') ||
         tag.find(';') != std::string::npos) {
-      usage_error("--tag: a tag is k=v in printable ASCII without semicolons");
+      usage_error(fmt::format(
+          "--tag: \"{}\" is no tag; use k=v in printable ASCII without semicolons", tag));
     }
-  }
-  const auto threads = request.plan.axes.find("threads");
-  if (threads != request.plan.axes.end() && threads->second != "all") {
-    const auto counts = parse_range("--threads", threads->second, 1);
-    if (*std::max_element(counts.begin(), counts.end()) > request.plan.most_threads) {
-      fmt::print(stderr,
-                 "attnbench: note: --threads {} asks for more than the {} usable cores; "
-                 "those points run on {}\n",
-                 threads->second, request.plan.most_threads, request.plan.most_threads);
+    if (!keys.insert(tag.substr(0, tag.find('='))).second) {
+      usage_error(fmt::format("--tag: {} gives its key a second value; use one", tag));
     }
   }
 }
 
+void note_oversubscription(const RunRequest& request, const Machine& machine) {
+  const auto threads = request.plan.axes.find("threads");
+  if (threads == request.plan.axes.end() || threads->second == "all") return;
+  const auto counts = parse_range("--threads", threads->second, 1);
+  const std::int64_t wanted = *std::max_element(counts.begin(), counts.end());
+  const int most = request.plan.most_threads;
+  if (wanted > most) {
+    const bool limited = most < static_cast<int>(machine.cpus.size());
+    warn(fmt::format("note: --threads {} asks for more than {}; those points run on {}",
+                     threads->second,
+                     limited ? fmt::format("OMP_THREAD_LIMIT, which is {}", most)
+                             : fmt::format("the {} usable CPUs", most),
+                     most));
+  }
+  if (std::min<std::int64_t>(wanted, most) > machine.default_threads()) {
+    warn(fmt::format(
+        "note: --threads {} shares {} core(s){} between more threads; expect noise",
+        threads->second, machine.cores,
+        machine.cpu_quota ? fmt::format(" and a quota of {:.3g} CPUs", *machine.cpu_quota) : ""));
+  }
+}
+
 std::vector<std::string> measuring_arguments(const std::vector<std::string>& args) {
+  const std::set<std::string> outputs = {"--out",
+                                         "--resume",
+                                         "--quiet",
+                                         "--benchmark_out",
+                                         "--benchmark_out_format",
+                                         "--benchmark_format"};
   std::vector<std::string> rest;
   for (std::size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "--out") {
       ++i;
-    } else if (args[i] != "--resume" && args[i] != "--quiet" && !args[i].starts_with("--out=")) {
+    } else if (!outputs.contains(args[i].substr(0, args[i].find('=')))) {
       rest.push_back(args[i]);
     }
   }

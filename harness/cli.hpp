@@ -45,10 +45,15 @@ BenchmarkFlags take_benchmark_flags(std::vector<std::string>& args);
 // Fills what depends on the machine: all threads, the memory limit.
 void finish_request(RunRequest& request, const Machine& machine);
 
-// The arguments of a run that decide what is measured: without --out, --resume and --quiet.
+// Says on stderr when --threads asks for more than there is.
+void note_oversubscription(const RunRequest& request, const Machine& machine);
+
+// The arguments of a run that decide what is measured: without those that say where it goes or what
+// is printed. Nor do paths of the machine belong into run.json, which keeps them.
 std::vector<std::string> measuring_arguments(const std::vector<std::string>& args);
 
-// "2%" or "0.02"; "5", "5s", "200ms" or "2m"; "60%" of what is available, or "8G".
+// "2%" or "0.02" (1 may mean either: only as 1% or 100%); "5", "5s", "200ms" or "2m"; "60%" of what is
+// available (0: unknown, then there is no limit), or "8G".
 double parse_share(const std::string& option, const std::string& text);
 double parse_seconds(const std::string& option, const std::string& text);
 std::int64_t parse_bytes(const std::string& option, const std::string& text,

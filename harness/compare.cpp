@@ -89,9 +89,11 @@ Exit command_compare(const Words& args) {
   app.add_option("A", a, "backend")->required();
   app.add_option("B", b, "backend it is held against")->required();
   add_run_options(app, request);
-  app.add_option("--threshold", threshold_text, "differences below this are undecided (2%)");
+  app.add_option("--threshold", threshold_text, "differences below this are undecided (2%)")
+      ->type_name("SHARE");
   app.add_option("--fail-on", fail_on, "slower: exit with 3 when A is slower anywhere")
-      ->check(CLI::IsMember({"slower"}));
+      ->check(CLI::IsMember({"slower"}))
+      ->type_name("WORD");
   parse(app, args);
   if (!request.plan.selection.only.empty() || !request.plan.selection.skip.empty()) {
     usage_error("compare takes its two backends by name; leave out --only and --skip");
@@ -143,10 +145,10 @@ Exit command_compare(const Words& args) {
   if (!keep && result.code == Exit::good && !comparisons.empty()) {
     std::filesystem::remove_all(sweep.dir);
   }
-  const bool interrupted = result.code == Exit::interrupted || result.code == Exit::terminated;
-  if (interrupted || result.code == Exit::file || result.code == Exit::wrong) return result.code;
-  if (slower && fail_on == "slower") return Exit::regression;
-  return comparisons.empty() ? Exit::nothing_measured : result.code;
+  std::set<Exit> happened = {result.code};
+  if (slower && fail_on == "slower") happened.insert(Exit::regression);
+  if (comparisons.empty()) happened.insert(Exit::nothing_measured);
+  return exit_of(happened);
 }
 
 }  // namespace attn

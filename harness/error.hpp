@@ -2,13 +2,14 @@
 // Errors that end a command: one sentence and the exit code that goes with it.
 #pragma once
 
-#include <cstdio>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace attn {
 
-// The exit codes of every command; of two that apply the earlier in `precedence` wins.
+// The exit codes of every command.
 enum class Exit : int {
   good = 0,
   wrong = 1,       // a mismatch, mistrusted, error or timeout row
@@ -20,6 +21,13 @@ enum class Exit : int {
   interrupted = 130,
   terminated = 143,
 };
+
+// The code a command ends with when all of this has happened: bad usage wins over a file, that over
+// an interruption, then a wrong result, a regression, nothing measured, noise. Nothing: good.
+Exit exit_of(const std::set<Exit>& happened);
+
+// "attnbench: SENTENCE" on one line of stderr. A stderr that is closed or full ends nothing.
+void warn(std::string_view sentence);
 
 class CommandError : public std::runtime_error {
  public:
@@ -36,12 +44,6 @@ class CommandError : public std::runtime_error {
 }
 [[noreturn]] inline void file_error(const std::string& sentence) {
   throw CommandError(Exit::file, sentence);
-}
-
-// One sentence on stderr for what is not the end of the command; a stderr that is gone is no reason to
-// end it either.
-inline void warn(const std::string& sentence) {
-  std::fputs(("attnbench: " + sentence + "\n").c_str(), stderr);
 }
 
 }  // namespace attn

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "harness/machine.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <omp.h>
 #include <sched.h>
+#include <sys/personality.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <clocale>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -18,6 +22,8 @@
 #include <set>
 #include <sstream>
 #include <string_view>
+
+#include "harness/text.hpp"
 
 #ifdef ATTN_HAVE_BLAS
 #include <cblas.h>
@@ -171,10 +177,21 @@ void read_caches(const std::string& root, Machine& machine) {
   machine.llc_total_bytes = last->second * static_cast<std::int64_t>(count);
 }
 
+struct CgroupFolder {
+  std::string path;
+  int levels_up = 0;  // from this process's own
+
+  // Names a file without the folder, whose name may be a user's or a machine's.
+  [[nodiscard]] std::string describe(std::string_view file) const {
+    if (levels_up == 0) return std::string(file);
+    return fmt::format("{}, {} cgroup{} up", file, levels_up, levels_up == 1 ? "" : "s");
+  }
+};
+
 // The folders of this process's cgroup and of all that enclose it, for one controller ("" is v2).
 // Inside a container the path that the kernel names may not exist: its ancestors then still lead to
 // the root.
-std::vector<std::string> cgroup_folders(const std::string& root, const std::string& controller) {
+std::vector<CgroupFolder> cgroup_folders(const std::string& root, const std::string& controller) {
   std::string path;
   bool found = false;
   std::ifstream file(root + "/proc/self/cgroup");
@@ -198,20 +215,25 @@ std::vector<std::string> cgroup_folders(const std::string& root, const std::stri
       mounts.push_back(root + "/sys/fs/cgroup" + name);
     }
   }
-  std::vector<std::string> folders;
+  std::vector<CgroupFolder> folders;
   for (const std::string& mount : mounts) {
-    for (std::string at = path;; at.resize(at.rfind('/'))) {
+    std::string at = path;
+    for (int levels_up = 0;; ++levels_up, at.resize(at.rfind('/'))) {
       while (!at.empty() && at.back() == '/') at.pop_back();
-      folders.push_back(mount + at);
+      folders.push_back({mount + at, levels_up});
       if (at.empty()) break;
     }
   }
   return folders;
 }
 
+// What v1 says instead of "no limit" is a little less than 2^63.
+constexpr std::int64_t unlimited_v1 = std::int64_t{1} << 62;
+
 struct CgroupMemory {
   std::int64_t limit = std::numeric_limits<std::int64_t>::max();
   std::int64_t room = std::numeric_limits<std::int64_t>::max();
+  std::string from;  // which file sets the limit; empty: none
 };
 
 CgroupMemory cgroup_memory(const std::string& root) {
@@ -226,35 +248,53 @@ CgroupMemory cgroup_memory(const std::string& root) {
        {"memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"}}};
   CgroupMemory memory;
   for (const Names& names : versions) {
-    for (const std::string& folder : cgroup_folders(root, names.controller)) {
-      const auto limit = to_bytes(first_line(folder + names.limit));  // "max" is no number
-      if (!limit) continue;
-      const std::int64_t usage = to_bytes(first_line(folder + names.usage)).value_or(0);
-      const auto statistics = fields(folder + "/memory.stat", ' ');
+    for (const CgroupFolder& folder : cgroup_folders(root, names.controller)) {
+      const auto limit = to_bytes(first_line(folder.path + names.limit));  // "max" is no number
+      const auto statistics = fields(folder.path + "/memory.stat", ' ');
+      // v1 also says the least of all that enclose it, those outside the container included.
+      const auto enclosing = to_bytes(field(statistics, "hierarchical_memory_limit"));
+      const std::int64_t usage = to_bytes(first_line(folder.path + names.usage)).value_or(0);
       const std::int64_t droppable = to_bytes(field(statistics, names.droppable)).value_or(0);
-      memory.limit = std::min(memory.limit, *limit);
-      memory.room = std::min(memory.room, std::max<std::int64_t>(0, *limit - usage + droppable));
+      for (const auto& [bytes, file] :
+           {std::pair{limit, names.limit + 1}, std::pair{enclosing, "hierarchical_memory_limit"}}) {
+        if (!bytes) continue;
+        if (*bytes < memory.limit) memory.from = folder.describe(file);
+        memory.limit = std::min(memory.limit, *bytes);
+        memory.room = std::min(memory.room, std::max<std::int64_t>(0, *bytes - usage + droppable));
+      }
     }
   }
   return memory;
 }
 
-std::optional<double> cgroup_quota(const std::string& root) {
-  std::optional<double> least;
-  const auto take = [&](double quota, double period) {
-    if (quota > 0 && period > 0 && (!least || quota / period < *least)) least = quota / period;
+void read_quota(const std::string& root, Machine& machine) {
+  const auto take = [&](double quota, double period, const std::string& from) {
+    if (quota <= 0 || period <= 0) return;
+    if (machine.cpu_quota && *machine.cpu_quota <= quota / period) return;
+    machine.cpu_quota = quota / period;
+    machine.cpu_quota_from = from;
   };
-  for (const std::string& folder : cgroup_folders(root, "")) {
-    std::istringstream line(first_line(folder + "/cpu.max"));  // "200000 100000" or "max 100000"
+  for (const CgroupFolder& folder : cgroup_folders(root, "")) {
+    std::istringstream line(first_line(folder.path + "/cpu.max"));  // "200000 100000", "max 100000"
     double quota = 0;
     double period = 0;
-    if (line >> quota >> period) take(quota, period);
+    if (line >> quota >> period) take(quota, period, folder.describe("cpu.max"));
   }
-  for (const std::string& folder : cgroup_folders(root, "cpu")) {
-    take(std::atof(first_line(folder + "/cpu.cfs_quota_us").c_str()),
-         std::atof(first_line(folder + "/cpu.cfs_period_us").c_str()));
+  for (const CgroupFolder& folder : cgroup_folders(root, "cpu")) {
+    take(std::atof(first_line(folder.path + "/cpu.cfs_quota_us").c_str()),
+         std::atof(first_line(folder.path + "/cpu.cfs_period_us").c_str()),
+         folder.describe("cpu.cfs_quota_us"));
   }
-  return least;
+}
+
+// What of RLIMIT_AS is left; the largest number without such a limit.
+std::int64_t address_space_room() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+  const std::int64_t taken = kilobytes("/proc/self/status", "VmSize");
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(limit.rlim_cur) - taken);
 }
 
 void read_processor(const std::string& root, Machine& machine) {
@@ -311,6 +351,16 @@ void read_system(const std::string& root, Machine& machine) {
   }
   machine.container = exists(root + "/.dockerenv") || exists(root + "/run/.containerenv");
   machine.load_average = std::atof(first_line(root + "/proc/loadavg").c_str());
+  machine.nice = getpriority(PRIO_PROCESS, 0);
+  machine.address_randomization = (personality(0xffffffff) & ADDR_NO_RANDOMIZE) == 0;
+  for (const char* variable :
+       {"OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "OMP_DYNAMIC", "OMP_PROC_BIND", "OMP_PLACES",
+        "OMP_SCHEDULE", "OMP_STACKSIZE", "OMP_WAIT_POLICY", "OMP_MAX_ACTIVE_LEVELS", "OMP_NESTED",
+        "GOMP_CPU_AFFINITY", "GOMP_SPINCOUNT", "OPENBLAS_NUM_THREADS", "OPENBLAS_CORETYPE",
+        "GOTO_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"}) {
+    if (const char* value = std::getenv(variable))
+      machine.thread_settings[variable] = printable(value);
+  }
 }
 
 }  // namespace
@@ -324,11 +374,18 @@ Machine read_machine(const std::string& root) {
   Machine machine;
   read_processor(root, machine);
   std::tie(machine.cpus, machine.cores) = cores_first(root, initial_affinity());
-  machine.cpu_quota = cgroup_quota(root);
+  read_quota(root, machine);
   read_caches(root, machine);
-  const std::int64_t physical = kilobytes(root + "/proc/meminfo", "MemTotal");
-  machine.memory_total_bytes = std::min(physical, cgroup_memory(root).limit);
+  machine.memory_total_bytes = kilobytes(root + "/proc/meminfo", "MemTotal");
+  machine.memory_total_from = machine.memory_total_bytes > 0 ? "MemTotal" : "";
+  const CgroupMemory cgroup = cgroup_memory(root);
+  const bool limited = !cgroup.from.empty() && cgroup.limit < unlimited_v1;
+  if (limited && (machine.memory_total_bytes == 0 || cgroup.limit < machine.memory_total_bytes)) {
+    machine.memory_total_bytes = cgroup.limit;
+    machine.memory_total_from = cgroup.from;
+  }
   machine.memory_available_bytes = available_memory_bytes(root);
+  machine.peak_known = reset_peak_rss(root);
   read_system(root, machine);
   return machine;
 }
@@ -343,11 +400,13 @@ nlohmann::json to_json(const Machine& machine) {
           {"cpus", machine.cpus},
           {"cores", machine.cores},
           {"cpu_quota", quota},
+          {"cpu_quota_from", machine.cpu_quota_from},
           {"l1d_bytes", machine.l1d_bytes},
           {"l2_bytes", machine.l2_bytes},
           {"llc_bytes", machine.llc_bytes},
           {"llc_total_bytes", machine.llc_total_bytes},
           {"memory_total_bytes", machine.memory_total_bytes},
+          {"memory_total_from", machine.memory_total_from},
           {"memory_available_bytes", machine.memory_available_bytes},
           {"governor", machine.governor},
           {"transparent_hugepage", machine.transparent_hugepage},
@@ -355,7 +414,14 @@ nlohmann::json to_json(const Machine& machine) {
           {"kernel", machine.kernel},
           {"virtual_machine", machine.virtual_machine},
           {"container", machine.container},
-          {"load_average", machine.load_average}};
+          {"load_average", machine.load_average},
+          {"nice", machine.nice},
+          {"address_randomization", machine.address_randomization},
+          {"thread_settings", machine.thread_settings},
+          {"numeric_locale", std::setlocale(LC_NUMERIC, nullptr)},
+          {"peak_memory", machine.peak_known
+                              ? "known"
+                              : "unknown: the kernel does not let /proc/self/clear_refs reset it"}};
 }
 
 std::string env_id(const Machine& machine) {
@@ -375,8 +441,8 @@ std::string env_id(const Machine& machine) {
 
 std::int64_t available_memory_bytes(const std::string& root) {
   const std::int64_t kernel = kilobytes(root + "/proc/meminfo", "MemAvailable");
-  const std::int64_t room = cgroup_memory(root).room;
-  if (kernel == 0) return room == std::numeric_limits<std::int64_t>::max() ? 0 : room;
+  const std::int64_t room = std::min(cgroup_memory(root).room, address_space_room());
+  if (kernel == 0) return room >= unlimited_v1 ? 0 : room;
   return std::min(kernel, room);
 }
 
@@ -398,6 +464,7 @@ int set_threads(int count) {
   const std::vector<int>& cpus = usable_cpus();
   const int wanted = std::clamp(count, 1, static_cast<int>(cpus.size()));
   omp_set_dynamic(0);
+  if (omp_get_max_active_levels() < 1) omp_set_max_active_levels(1);  // 0: no team ever
   omp_set_num_threads(wanted);
   if (pinned_process == getpid() && pinned == wanted) return in_force;
   int team = 1;
@@ -419,10 +486,12 @@ std::int64_t current_rss_bytes() { return kilobytes("/proc/self/status", "VmRSS"
 
 std::int64_t peak_rss_bytes() { return kilobytes("/proc/self/status", "VmHWM"); }
 
-bool reset_peak_rss() {
-  std::ofstream file("/proc/self/clear_refs");
-  file << "5" << std::flush;  // "reset the peak resident set size", proc(5)
-  return file.good();
+bool reset_peak_rss(const std::string& root) {
+  const int file = open((root + "/proc/self/clear_refs").c_str(), O_WRONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  const bool written = write(file, "5", 1) == 1;  // "reset the peak resident set size", proc(5)
+  close(file);
+  return written && kilobytes(root + "/proc/self/status", "VmHWM") > 0;
 }
 
 #ifdef ATTN_HAVE_BLAS

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -19,12 +20,15 @@ struct Machine {
   std::vector<int> cpus;         // usable logical CPUs: one of each core first, then their siblings
   int cores = 1;                 // usable physical cores: the first `cores` entries of `cpus`
   std::optional<double> cpu_quota;  // CPUs the cgroup grants; empty: no limit
+  std::string cpu_quota_from;       // "cpu.max", or "cpu.max, 2 cgroups up"; empty: no limit
   std::int64_t l1d_bytes = 0;       // of one core
   std::int64_t l2_bytes = 0;
   std::int64_t llc_bytes = 0;               // one instance of the last level
   std::int64_t llc_total_bytes = 0;         // all instances that the usable CPUs reach
   std::int64_t memory_total_bytes = 0;      // physical, or the cgroup's limit where that is lower
+  std::string memory_total_from;            // "MemTotal", or "memory.max, 1 cgroup up"
   std::int64_t memory_available_bytes = 0;  // see available_memory_bytes
+  bool peak_known = false;                  // whether reset_peak_rss works
   std::string governor;                     // "performance", ...
   std::string transparent_hugepage;         // "always", "madvise" or "never"
   std::string os;                           // "Debian GNU/Linux 12 (bookworm)"
@@ -32,6 +36,10 @@ struct Machine {
   bool virtual_machine = false;
   bool container = false;
   double load_average = 0;  // over one minute
+  int nice = 0;
+  bool address_randomization = true;  // of this process
+  // The variables that OpenMP and BLAS libraries read, of those that are set.
+  std::map<std::string, std::string> thread_settings;
 
   // Threads that "all threads" means: one a core, and no more than the quota grants.
   [[nodiscard]] int default_threads() const;
@@ -49,7 +57,8 @@ nlohmann::json to_json(const Machine& machine);
 std::string env_id(const Machine& machine);
 
 // What may still be allocated: the kernel's MemAvailable, or the room that any enclosing cgroup (v1
-// or v2) leaves, whichever is less. Page cache that can be dropped counts as room. 0: unknown.
+// or v2) leaves, or that RLIMIT_AS (ulimit -v) leaves, whichever is least. Page cache that can be
+// dropped counts as room. 0: unknown.
 std::int64_t available_memory_bytes(const std::string& root = "");
 
 // `fraction` of the available memory, for --mem-limit; the largest number where that is unknown.
@@ -76,7 +85,7 @@ std::int64_t peak_rss_bytes();
 
 // Sets the peak back to the current value. False where the kernel does not allow it; the peak is
 // then that of the whole process life.
-bool reset_peak_rss();
+bool reset_peak_rss(const std::string& root = "");
 
 struct BlasInfo {
   std::string name;      // "OpenBLAS"

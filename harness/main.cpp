@@ -12,6 +12,7 @@
 
 #include "generated/identity.hpp"
 #include "harness/command.hpp"
+#include "harness/text.hpp"
 
 namespace attn {
 namespace {
@@ -57,12 +58,23 @@ std::string command_names() {
   return names;
 }
 
+Exit run_command(std::string_view name, const Words& rest) {
+  std::vector<std::string> names;
+  for (const Command& command : commands) {
+    if (name == command.name) return command.run(rest);
+    names.emplace_back(command.name);
+  }
+  usage_error(fmt::format("\"{}\" is no command; the nearest is {}, all are {}", name,
+                          nearest(name, names), command_names()));
+}
+
 Exit dispatch(const Words& words) {
   if (words.empty()) {
     usage_error(fmt::format("say what to do: {}; `attnbench --help` explains", command_names()));
   }
   const Words rest(words.begin() + 1, words.end());
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
+    if (!rest.empty()) return run_command(rest[0], {"--help"});
     fmt::print("{}", usage());
     return Exit::good;
   }
@@ -71,10 +83,7 @@ Exit dispatch(const Words& words) {
                ATTN_GIT_DIRTY ? " with changes" : "");
     return Exit::good;
   }
-  for (const Command& command : commands) {
-    if (words[0] == command.name) return command.run(rest);
-  }
-  usage_error(fmt::format("\"{}\" is no command; use {}", words[0], command_names()));
+  return run_command(words[0], rest);
 }
 
 // A file opened while 0, 1 or 2 is free would get that number, and what is printed would land in it.
@@ -85,6 +94,14 @@ void occupy_standard_descriptors() {
   }
 }
 
+Exit answer(const Words& words) {
+  try {
+    return dispatch(words);
+  } catch (const HelpShown&) {
+    return Exit::good;
+  }
+}
+
 }  // namespace
 }  // namespace attn
 
@@ -92,11 +109,9 @@ int main(int argc, char** argv) {
   attn::occupy_standard_descriptors();
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is said like a full disk
   try {
-    const auto code = static_cast<int>(attn::dispatch({argv + 1, argv + argc}));
+    const auto code = static_cast<int>(attn::answer({argv + 1, argv + argc}));
     if (std::fflush(stdout) != 0) throw std::system_error(errno, std::generic_category(), "stdout");
     return code;
-  } catch (const attn::HelpShown&) {
-    return static_cast<int>(attn::Exit::good);
   } catch (const attn::CommandError& error) {
     attn::warn(error.what());
     return static_cast<int>(error.code());

@@ -2,11 +2,15 @@
 // The words for enumerations: the same in CSV, command line, JSON and plots.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <array>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "harness/error.hpp"
 #include "harness/inputs.hpp"
 #include "impls/attention.hpp"
 
@@ -78,6 +82,16 @@ constexpr std::optional<E> parse_name(std::string_view word) {
     if (candidate == word) return value;
   }
   return std::nullopt;
+}
+
+// The value that an option's word names; throws CommandError (usage) that lists all.
+template <class E>
+E parse_word(std::string_view option, std::string_view word) {
+  if (const auto value = parse_name<E>(word)) return *value;
+  std::vector<std::string_view> words;
+  for (const auto& [unused, candidate] : Names<E>::table) words.push_back(candidate);
+  usage_error(
+      fmt::format("{}: \"{}\" is unknown; use one of {}", option, word, fmt::join(words, ", ")));
 }
 
 // Families with heads, a mask and a cache; the others exist at layer scope only.

@@ -2,6 +2,7 @@
 #include "harness/plan.hpp"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <charconv>
@@ -11,6 +12,7 @@
 
 #include "harness/error.hpp"
 #include "harness/ranges.hpp"
+#include "harness/text.hpp"
 
 namespace attn {
 
@@ -23,21 +25,6 @@ using nlohmann::json;
 const json& presets() {
   static const json parsed = json::parse(presets_json);
   return parsed;
-}
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
 }
 
 // Models whose sizes are not published are no presets; the file says why.
@@ -56,8 +43,10 @@ std::vector<const Entry*> select(const Selection& selection) {
     for (const std::string_view name : names) {
       if (matches_glob(glob, name)) hits.insert(name);
     }
-    if (hits.empty()) hits.insert(entry_called(option, glob).name);  // which throws
-    return hits;
+    if (!hits.empty()) return hits;
+    if (glob.find_first_of("*?[") == std::string::npos) entry_called(option, glob);  // which throws
+    usage_error(fmt::format("{}: \"{}\" matches no backend; there are {}", option, glob,
+                            fmt::join(names, ", ")));
   };
   std::set<std::string_view> chosen(names.begin(), names.end());
   if (!selection.only.empty()) {
@@ -76,11 +65,20 @@ std::vector<const Entry*> select(const Selection& selection) {
   return entries;
 }
 
+// Leaves a score, some hundreds at most, eight orders of magnitude to the end of f32.
+constexpr double most_scale = 1e28;
+// Far more than anybody waits for: an axis too many, or a range meant as two numbers.
+constexpr std::size_t most_points = 100000;
+
 double parse_scale(const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) {
     usage_error(fmt::format("--scale: \"{}\" is not a finite number; use one like 0.125", text));
+  }
+  if (std::abs(value) > most_scale) {
+    usage_error(fmt::format("--scale: {} times a score overflows f32; use one between -{} and {}",
+                            text, most_scale, most_scale));
   }
   return value;
 }
@@ -100,6 +98,10 @@ class Grid {
     // A curve is one in n, so not where n_q or n_kv stands still.
     const bool curve = !axes_.contains("n-q") && !axes_.contains("n-kv") && n_values.size() >= 7;
     const bool fit = fitted || (fit_long_curves && curve);
+    if (n_values.size() > 1 && options_.axes.contains("n") && axes_.contains("n-q") &&
+        axes_.contains("n-kv")) {
+      usage_error("--n: its values have no effect beside --n-q and --n-kv; leave out one of them");
+    }
     for (const Entry* entry : entries) {
       std::vector<Problem> problems = {base_problem()};
       const auto cross = [&](auto member, auto values) {
@@ -115,9 +117,8 @@ class Grid {
       cross(&Problem::head_dim_v,
             [&](const Problem& p) { return axis("head-dim-v", text_of(p.head_dim), 1); });
       cross(&Problem::d_model, [&](const Problem& p) {
-        auto widths = axis("d-model", text_of(p.heads * p.head_dim), 1);
-        if (p.scope == Scope::core) widths = {0};
-        return widths;
+        if (p.scope == Scope::core) return std::vector<std::int64_t>{0};
+        return axis("d-model", text_of(p.heads * p.head_dim), 1);
       });
       cross(&Problem::threads, [&](const Problem&) { return thread_values(*entry); });
       cross(&Problem::n_kv, [&](const Problem&) { return n_values; });
@@ -131,6 +132,7 @@ class Grid {
         p.n_kv = single("n-kv", text_of(p.n_kv));
         refuse_uncountable(p);
         points.push_back(make_point(*entry, std::move(p), fit));
+        refuse_many(points.size());
       }
     }
   }
@@ -156,16 +158,12 @@ class Grid {
   }
   template <class E>
   [[nodiscard]] E word(const std::string& name, E fallback) const {
-    const std::string value = text(name, std::string(name_of(fallback)));
-    if (const auto parsed = parse_name<E>(value)) return *parsed;
-    std::string choices;
-    for (const auto& [unused, choice] : Names<E>::table) choices += fmt::format(" {}", choice);
-    usage_error(fmt::format("--{}: \"{}\" is none of{}", name, value, choices));
+    return parse_word<E>("--" + name, text(name, std::string(name_of(fallback))));
   }
   [[nodiscard]] bool flag(const std::string& name, bool fallback) const {
     const std::string value = text(name, fallback ? "true" : "false");
     if (value != "true" && value != "false") {
-      usage_error(fmt::format("--{}: \"{}\" is neither true nor false", name, value));
+      usage_error(fmt::format("--{}: \"{}\" is unknown; use true or false", name, value));
     }
     return value == "true";
   }
@@ -174,7 +172,7 @@ class Grid {
     if (value == "both") return {Mask::none, Mask::causal};
     if (value == "true") return {Mask::causal};
     if (value == "false") return {Mask::none};
-    usage_error(fmt::format("--causal: \"{}\" is none of false true both", value));
+    usage_error(fmt::format("--causal: \"{}\" is unknown; use true, false or both", value));
   }
   // Backends that do not use threads are measured on one, whatever was asked for.
   [[nodiscard]] std::vector<int> thread_values(const Entry& entry) const {
@@ -212,21 +210,35 @@ class Grid {
     p.dtype = word<DType>("dtype", DType::f32);
     p.output_projection = flag("output-projection", true) && p.scope == Scope::layer;
     if (axes_.contains("scale")) p.scale = parse_scale(axes_.at("scale"));
+    for (const char* layers_alone : {"d-model", "output-projection"}) {
+      if (p.scope == Scope::core && options_.axes.contains(layers_alone)) {
+        usage_error(fmt::format("--{}: scope core has none; add --scope layer or leave it out",
+                                layers_alone));
+      }
+    }
     return p;
   }
 
   // Each problem once with each of the values that `values` gives for it.
   template <class Member, class Values>
-  static std::vector<Problem> product(const std::vector<Problem>& problems, Member member,
-                                      Values values) {
+  std::vector<Problem> product(const std::vector<Problem>& problems, Member member,
+                               Values values) const {
     std::vector<Problem> all;
     for (const Problem& problem : problems) {
       for (const auto value : values(problem)) {
         all.push_back(problem);
         all.back().*member = value;
       }
+      refuse_many(all.size());
     }
     return all;
+  }
+  void refuse_many(std::size_t count) const {
+    if (count <= most_points) return;
+    std::string names;
+    for (const auto& [name, unused] : options_.axes) names += fmt::format(" --{}", name);
+    usage_error(
+        fmt::format("{} make more than {} points; use fewer values", names.substr(1), most_points));
   }
 
   [[nodiscard]] Point make_point(const Entry& entry, Problem problem, bool fit) const {
@@ -310,13 +322,6 @@ void expand_sweep(const PlanOptions& options, const std::string& name,
 
 }  // namespace
 
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  return *std::min_element(candidates.begin(), candidates.end(),
-                           [&](const std::string& a, const std::string& b) {
-                             return edit_distance(word, a) < edit_distance(word, b);
-                           });
-}
-
 const Entry& entry_called(std::string_view context, std::string_view name) {
   std::vector<std::string> names;
   for (const Entry& entry : registry()) {
@@ -328,16 +333,8 @@ const Entry& entry_called(std::string_view context, std::string_view name) {
                   context, name, nearest(name, names)));
 }
 
-bool matches_glob(std::string_view pattern, std::string_view text) {
-  if (pattern.empty()) return text.empty();
-  if (pattern[0] == '*') {
-    for (std::size_t i = 0; i <= text.size(); ++i) {
-      if (matches_glob(pattern.substr(1), text.substr(i))) return true;
-    }
-    return false;
-  }
-  if (text.empty() || (pattern[0] != '?' && pattern[0] != text[0])) return false;
-  return matches_glob(pattern.substr(1), text.substr(1));
+bool matches_glob(const std::string& pattern, std::string_view text) {
+  return fnmatch(pattern.c_str(), std::string(text).c_str(), 0) == 0;
 }
 
 std::uint64_t hash_text(std::string_view text) {

@@ -72,10 +72,7 @@ PresetInfo shape_called(std::string_view name);
 // The backend of exactly this name; throws CommandError (usage) that names the nearest one.
 const Entry& entry_called(std::string_view context, std::string_view name);
 
-// The candidate that takes the fewest edits; there must be one.
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
-
-bool matches_glob(std::string_view pattern, std::string_view text);  // * and ?
-std::uint64_t hash_text(std::string_view text);                      // FNV-1a, 64 bits
+bool matches_glob(const std::string& pattern, std::string_view text);  // the shell's: * ? [...]
+std::uint64_t hash_text(std::string_view text);                        // FNV-1a, 64 bits
 
 }  // namespace attn

@@ -10,31 +10,22 @@
 #include <string>
 
 #include "harness/error.hpp"
+#include "harness/text.hpp"
 
 namespace attn {
 namespace {
 
 constexpr std::int64_t most = (std::int64_t{1} << 31) - 1;
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (std::size_t start = 0;;) {
-    const std::size_t end = text.find(separator, start);
-    parts.push_back(text.substr(start, end - start));
-    if (end == std::string_view::npos) return parts;
-    start = end + 1;
-  }
-}
-
 struct Grammar {
   std::string_view option;
   std::string_view text;
   std::int64_t least;
+  std::int64_t most;
+  std::string works;  // what would
 
   [[noreturn]] void refuse(std::string_view what) const {
-    usage_error(fmt::format(
-        "{}: \"{}\" {}; use numbers from {} up, like 128, 1k, 128,256 or 128:8192[:x2|:xsqrt2]",
-        option, text, what, least));
+    usage_error(fmt::format("{}: \"{}\" {}; use {}", option, text, what, works));
   }
 
   [[nodiscard]] std::int64_t number(std::string_view word) const {
@@ -61,10 +52,12 @@ struct Grammar {
 
 std::vector<std::int64_t> parse_range(std::string_view option, std::string_view text,
                                       std::int64_t least) {
-  const Grammar grammar{option, text, least};
+  const Grammar grammar{
+      option, text, least, most,
+      fmt::format("numbers from {} up, like 128, 1k, 128,256 or 128:8192[:x2|:xsqrt2]", least)};
   std::vector<std::int64_t> values;
-  for (const std::string_view item : split(text, ',')) {
-    const std::vector<std::string_view> parts = split(item, ':');
+  for (const std::string& item : split(text, ',')) {
+    const std::vector<std::string> parts = split(item, ':');
     if (parts.size() > 3) grammar.refuse("has too many colons");
     const std::int64_t first = grammar.number(parts[0]);
     if (parts.size() == 1) {
@@ -94,6 +87,13 @@ std::vector<std::int64_t> parse_range(std::string_view option, std::string_view 
     if (std::find(unique.begin(), unique.end(), value) == unique.end()) unique.push_back(value);
   }
   return unique;
+}
+
+std::int64_t parse_whole(std::string_view option, std::string_view text, std::int64_t least,
+                         std::int64_t most) {
+  return Grammar{option, text, least, most,
+                 fmt::format("a whole number from {} to {}", least, most)}
+      .number(text);
 }
 
 }  // namespace attn

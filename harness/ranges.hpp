@@ -14,4 +14,9 @@ namespace attn {
 std::vector<std::int64_t> parse_range(std::string_view option, std::string_view text,
                                       std::int64_t least);
 
+// One whole number in [least, most], in decimal digits, `k` for 1024 allowed. Throws CommandError
+// (usage).
+std::int64_t parse_whole(std::string_view option, std::string_view text, std::int64_t least,
+                         std::int64_t most);
+
 }  // namespace attn

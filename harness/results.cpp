@@ -136,6 +136,24 @@ std::string distinct(const Row& r, int Sample::*member) {
   return integer(static_cast<std::int64_t>(values.size()));
 }
 
+// The options that decide a row's statistics, where they are not the defaults. Alone a point of a
+// fitted curve is on none: as many samples over as many processes are asked for by their number.
+std::string sampling(const Row& r) {
+  const MeasureOptions& options = r.sweep.options;
+  const MeasureOptions defaults;
+  const bool fitted = r.point.fitted;
+  const int least = fitted ? options.rounds : options.min_samples;
+  const int most = fitted ? options.rounds : options.max_samples;
+  std::string text;
+  if (least != defaults.min_samples) text += fmt::format(" --min-samples {}", least);
+  if (most != defaults.max_samples) text += fmt::format(" --max-samples {}", most);
+  if (options.processes > 1) {
+    text += fmt::format(" --rounds {} --processes {}", options.rounds, options.processes);
+  }
+  if (options.max_ci_given) text += fmt::format(" --max-ci {:.10g}%", 100 * options.max_ci);
+  return text;
+}
+
 const std::vector<Column>& columns() {
   static const std::vector<Column> table = {
       {{"identity", "schema_version", "version of these columns"},
@@ -312,7 +330,7 @@ const std::vector<Column>& columns() {
        [](const Row&) { return std::string(); }},
 
       {{"reproduce", "repro_cmd", "measures this point alone"},
-       [](const Row& r) { return r.point.repro_command(); }},
+       [](const Row& r) { return r.point.repro_command() + sampling(r); }},
       {{"reproduce", "git_sha", "commit the sources stood on"},
        [](const Row&) { return std::string(ATTN_GIT_SHA); }},
       {{"reproduce", "git_dirty", "whether they had uncommitted changes"},

@@ -15,17 +15,23 @@
 #include "harness/csv.hpp"
 #include "harness/results.hpp"
 #include "harness/supervisor.hpp"
+#include "harness/text.hpp"
 
 namespace attn {
 namespace {
 
 void filter_points(std::vector<Point>& points, const std::string& pattern) {
+  // As Google Benchmark reads it: a minus in front keeps what does not match.
+  const bool inverted = pattern.starts_with('-');
   try {
-    const std::regex expression(pattern);
-    std::erase_if(
-        points, [&](const Point& point) { return !std::regex_search(point.label(), expression); });
+    const std::regex expression(pattern.substr(inverted ? 1 : 0));
+    std::erase_if(points, [&](const Point& point) {
+      return std::regex_search(point.label(), expression) == inverted;
+    });
   } catch (const std::regex_error&) {
-    usage_error(fmt::format("--benchmark_filter: \"{}\" is no regular expression", pattern));
+    usage_error(fmt::format(
+        "--benchmark_filter: \"{}\" is no regular expression; use one like 'gqa.*n:128/'",
+        pattern));
   }
   if (points.empty()) {
     usage_error(fmt::format(
@@ -43,7 +49,10 @@ RunRequest parse_run(Words args) {
   add_run_options(app, request);
   app.footer(
       "Example: attnbench run --only 'cpu.*' --n 128:1k --heads 1 --threads 1 --out out/first\n"
-      "Then:    attnplot report out/first");
+      "Then:    attnplot report out/first\n"
+      "Of Google Benchmark: --benchmark_filter=REGEX, --benchmark_list_tests, "
+      "--benchmark_format=json\n"
+      "and --benchmark_out=FILE.");
   parse(app, args);
   return request;
 }
@@ -76,6 +85,9 @@ std::string compact_utc() {
 Sweep open_run(RunRequest& request, const Words& args) {
   Sweep sweep;
   sweep.machine = read_machine();
+  // What is wrong with the words comes before what is wrong with the folder.
+  finish_request(request, sweep.machine);
+  sweep.points = make_plan(request.plan);
   sweep.argv = measuring_arguments(args);
   sweep.dir = request.out.value_or("out/" + compact_utc());
   sweep.started_utc = utc_now();
@@ -111,6 +123,10 @@ Sweep open_run(RunRequest& request, const Words& args) {
     request.out = given.out;
     request.quiet = given.quiet;
     request.resume = true;
+    request.benchmark.out = given.benchmark.out;
+    request.benchmark.json = given.benchmark.json;
+    finish_request(request, sweep.machine);
+    sweep.points = make_plan(request.plan);
     sweep.argv = stored.argv;
     sweep.run_id = stored.run_id;
     sweep.started_utc = stored.started_utc;
@@ -118,8 +134,7 @@ Sweep open_run(RunRequest& request, const Words& args) {
     usage_error(fmt::format("--out: {} holds a run already; add --resume or choose another folder",
                             sweep.dir));
   }
-  finish_request(request, sweep.machine);
-  sweep.points = make_plan(request.plan);
+  note_oversubscription(request, sweep.machine);
   if (request.benchmark.filter) filter_points(sweep.points, *request.benchmark.filter);
   sweep.options = request.measure;
   sweep.seed = request.plan.seed;
@@ -190,10 +205,6 @@ Exit command_run(const Words& args) {
     sweep.dir = make_folder_of_its_own(sweep.dir);
   }
   const SweepResult result = run_sweep(sweep, request.resume);
-  if (request.benchmark.out) {
-    overwrite_file(*request.benchmark.out,
-                   google_benchmark_json(sweep, result.state).dump(2) + "\n");
-  }
   if (request.benchmark.json) {
     fmt::print("{}\n", google_benchmark_json(sweep, result.state).dump(2));
   } else {
@@ -201,9 +212,13 @@ Exit command_run(const Words& args) {
   }
   if (result.code == Exit::interrupted || result.code == Exit::terminated) {
     warn(fmt::format(
-        "interrupted; what was measured is kept, go on with `attnbench run --resume --out "
-        "{}`",
-        sweep.dir));
+        "interrupted; what was measured is kept, go on with `attnbench run --resume --out {}`",
+        shell_word(sweep.dir)));
+  }
+  // Last: it may fail, and a file that could not be written wins over all that is known by now.
+  if (request.benchmark.out) {
+    overwrite_file(*request.benchmark.out,
+                   google_benchmark_json(sweep, result.state).dump(2) + "\n");
   }
   return result.code;
 }

@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "harness/results.hpp"
@@ -118,10 +120,16 @@ std::string duration(double seconds) {
   return fmt::format("{:.0f} min {:02.0f} s", std::floor(seconds / 60), std::fmod(seconds, 60));
 }
 
+bool can_erase_lines() {
+  const char* terminal = std::getenv("TERM");
+  return terminal == nullptr || std::string_view(terminal) != "dumb";
+}
+
 // One line that is rewritten on a terminal, a plain line now and then elsewhere.
 class Progress {
  public:
-  explicit Progress(const Sweep& sweep) : sweep_(sweep), terminal_(isatty(STDERR_FILENO) == 1) {}
+  explicit Progress(const Sweep& sweep)
+      : sweep_(sweep), terminal_(isatty(STDERR_FILENO) == 1 && can_erase_lines()) {}
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
 
@@ -344,23 +352,21 @@ class Supervisor {
   }
 
   [[nodiscard]] Exit judge(RunState& state) const {
-    bool wrong = false;
-    bool noisy = false;
-    bool measured = false;
+    std::set<Exit> happened = {Exit::nothing_measured};
     for (const Point& point : sweep_.points) {
       const PointState& mine = state.points[point.id];
       const Status status = mine.status();
-      wrong = wrong || status == Status::mismatch || status == Status::mistrusted ||
-              status == Status::error || status == Status::timeout;
+      if (status == Status::mismatch || status == Status::mistrusted || status == Status::error ||
+          status == Status::timeout) {
+        happened.insert(Exit::wrong);
+      }
       if (status != Status::ok) continue;
-      measured = true;
+      happened.erase(Exit::nothing_measured);
       const auto width = relative_half_width(mine.times());
-      noisy = noisy || !width || *width > sweep_.options.max_ci;
+      const bool noisy = !width || *width > sweep_.options.max_ci;
+      if (noisy && sweep_.options.max_ci_given) happened.insert(Exit::noisy);
     }
-    if (wrong) return Exit::wrong;
-    if (!measured) return Exit::nothing_measured;
-    if (noisy && sweep_.options.max_ci_given) return Exit::noisy;
-    return Exit::good;
+    return exit_of(happened);
   }
 
   const Sweep& sweep_;

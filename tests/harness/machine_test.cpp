@@ -6,6 +6,8 @@
 #include <omp.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -61,6 +63,75 @@ TEST_F(FakeRoot, CgroupV2LimitsMemoryAndQuota) {
   EXPECT_EQ(machine.default_threads(), 1);
 }
 
+TEST_F(FakeRoot, TheTightestOfAllCgroupsCountsWhereverItStands) {
+  write("/proc/self/cgroup", "0::/a/b/c\n");
+  const std::vector<std::string> folders = {"/sys/fs/cgroup/a/b/c", "/sys/fs/cgroup/a/b",
+                                            "/sys/fs/cgroup/a", "/sys/fs/cgroup"};
+  const std::vector<std::string> where = {"", ", 1 cgroup up", ", 2 cgroups up", ", 3 cgroups up"};
+  for (std::size_t tightest = 0; tightest < folders.size(); ++tightest) {
+    for (std::size_t i = 0; i < folders.size(); ++i) {
+      const std::int64_t gibis = i == tightest ? 1 : 8;
+      write(folders[i] + "/memory.max", std::to_string(gibis * gibi) + "\n");
+      write(folders[i] + "/memory.current", "0\n");
+      write(folders[i] + "/cpu.max", i == tightest ? "50000 100000\n" : "max 100000\n");
+    }
+    const Machine machine = read_machine(root());
+    EXPECT_EQ(machine.memory_total_bytes, gibi);
+    EXPECT_EQ(machine.memory_total_from, "memory.max" + where[tightest]);
+    EXPECT_EQ(machine.memory_available_bytes, gibi);
+    EXPECT_EQ(machine.cpu_quota, 0.5);
+    EXPECT_EQ(machine.cpu_quota_from, "cpu.max" + where[tightest]);
+  }
+}
+
+TEST_F(FakeRoot, TheTightestOfBothVersionsCounts) {
+  write("/proc/self/cgroup", "5:cpu:/\n4:memory:/\n0::/\n");
+  write("/sys/fs/cgroup/unified/memory.max", "4294967296\n");
+  write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n");
+  write("/sys/fs/cgroup/memory/memory.usage_in_bytes", "0\n");
+  write("/sys/fs/cgroup/unified/cpu.max", "100000 100000\n");
+  write("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "300000\n");
+  write("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+  const Machine machine = read_machine(root());
+  EXPECT_EQ(machine.memory_total_bytes, 2 * gibi);
+  EXPECT_EQ(machine.memory_total_from, "memory.limit_in_bytes");
+  EXPECT_EQ(machine.cpu_quota, 1.0);
+  EXPECT_EQ(machine.cpu_quota_from, "cpu.max");
+}
+
+TEST_F(FakeRoot, CgroupV1KnowsTheLimitsOutsideTheContainer) {
+  write("/proc/self/cgroup", "4:memory:/job\n");
+  write("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
+  write("/sys/fs/cgroup/memory/job/memory.usage_in_bytes", "1073741824\n");
+  write("/sys/fs/cgroup/memory/job/memory.stat", "hierarchical_memory_limit 3221225472\n");
+  const Machine machine = read_machine(root());
+  EXPECT_EQ(machine.memory_total_bytes, 3 * gibi);
+  EXPECT_EQ(machine.memory_total_from, "hierarchical_memory_limit");
+  EXPECT_EQ(machine.memory_available_bytes, 2 * gibi);
+}
+
+TEST_F(FakeRoot, DamagedCgroupFilesAreNoLimits) {
+  write("/proc/self/cgroup", "nonsense\n0::\n:\n4:memory:/../..\n");
+  write("/sys/fs/cgroup/memory.max", "\n");
+  write("/sys/fs/cgroup/cpu.max", "0 0\n");
+  write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "nonsense\n");
+  const Machine machine = read_machine(root());
+  EXPECT_EQ(machine.memory_total_bytes, 32 * gibi);
+  EXPECT_EQ(machine.memory_total_from, "MemTotal");
+  EXPECT_FALSE(machine.cpu_quota.has_value());
+}
+
+TEST_F(FakeRoot, ThePeakIsUnknownWhereItCannotBeReset) {
+  EXPECT_FALSE(reset_peak_rss(root()));  // no such file
+  write("/proc/self/clear_refs", "");
+  EXPECT_FALSE(reset_peak_rss(root()));  // no status to read the peak from
+  write("/proc/self/status", "VmHWM:\t 1234 kB\n");
+  EXPECT_TRUE(reset_peak_rss(root()));
+  EXPECT_TRUE(read_machine(root()).peak_known);
+  Machine machine;
+  EXPECT_THAT(to_json(machine).at("peak_memory"), ::testing::HasSubstr("clear_refs"));
+}
+
 TEST_F(FakeRoot, CgroupV1LimitsMemoryAndQuotaAlsoWhereThePathIsTheHosts) {
   write("/proc/self/cgroup", "5:cpuacct,cpu:/docker/abc\n4:memory:/docker/abc\n0::/\n");
   write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n");
@@ -91,6 +162,7 @@ TEST_F(FakeRoot, AMachineThatSaysNothingIsStillAMachine) {
   EXPECT_EQ(machine.l1d_bytes, 0);
   EXPECT_EQ(machine.llc_bytes, 0);
   EXPECT_EQ(machine.governor, "");
+  EXPECT_FALSE(machine.peak_known);
   EXPECT_GE(machine.cores, 1);
   EXPECT_FALSE(machine.virtual_machine);
   EXPECT_EQ(env_id(machine).size(), 12U);
@@ -153,6 +225,7 @@ TEST(Machine, JsonHasNoHostName) {
   EXPECT_EQ(json.at("cpus").size(), usable_cpus().size());
   EXPECT_EQ(json.at("env_id"), env_id(read_machine()));
   EXPECT_FALSE(json.contains("host"));
+  EXPECT_EQ(json.at("numeric_locale"), "C");
 }
 
 TEST(Machine, DefaultThreadsNeverExceedCoresOrQuota) {
@@ -228,6 +301,21 @@ TEST(Memory, DefaultLimitIsAFractionOfWhatIsAvailable) {
   const std::int64_t limit = default_mem_limit(0.5);
   EXPECT_GT(limit, available / 4);
   EXPECT_LT(limit, available);
+}
+
+TEST(Memory, AnAddressSpaceLimitCounts) {
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const std::int64_t taken = pages * sysconf(_SC_PAGESIZE);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit limit = before;
+  limit.rlim_cur = static_cast<rlim_t>(taken + gibi / 2);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+  const std::int64_t room = available_memory_bytes();
+  setrlimit(RLIMIT_AS, &before);
+  EXPECT_GT(room, 0);
+  EXPECT_LE(room, gibi / 2);
 }
 
 TEST(Blas, SaysWhatItIs) {

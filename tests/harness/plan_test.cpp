@@ -118,7 +118,7 @@ TEST(Plan, BadWordsAreNamedWithWhatWouldWork) {
               HasSubstr("the nearest is cpu.plain"));
   EXPECT_THAT(complaint({.presets = {"larger"}}), HasSubstr("default"));
   EXPECT_THAT(complaint({.axes = {{"heads", "8"}, {"heads-kv", "3"}}}), HasSubstr("--heads-kv: 3"));
-  EXPECT_THAT(complaint({.axes = {{"scope", "half"}}}), HasSubstr("core layer"));
+  EXPECT_THAT(complaint({.axes = {{"scope", "half"}}}), HasSubstr("core, layer"));
   EXPECT_THAT(complaint({.axes = {{"scale", "nan"}}}), HasSubstr("--scale"));
   EXPECT_THAT(complaint({.axes = {{"causal", "maybe"}}}), HasSubstr("--causal"));
   EXPECT_THAT(complaint({.axes = {{"head-dim", "0"}}}), HasSubstr("--head-dim"));
@@ -127,7 +127,42 @@ TEST(Plan, BadWordsAreNamedWithWhatWouldWork) {
               HasSubstr("no backend"));
 }
 
+TEST(Plan, AGlobWithoutAMatchIsNamedWithTheBackends) {
+  EXPECT_THAT(complaint({.selection = {.only = {"tpu.*"}}}),
+              testing::AllOf(HasSubstr("--only: \"tpu.*\""), HasSubstr("cpu.plain, ")));
+}
+
+TEST(Plan, AScaleThatOverflowsIsRefused) {
+  for (const char* scale : {"1e39", "-1e39", "1e29", "1e308"}) {
+    EXPECT_THAT(complaint({.axes = {{"scale", scale}}}), HasSubstr("--scale")) << scale;
+  }
+  EXPECT_EQ(complaint({.axes = {{"n", "16"}, {"scale", "-1e28"}}}), "");
+}
+
+TEST(Plan, ValuesWithoutEffectAreRefused) {
+  EXPECT_THAT(complaint({.axes = {{"d-model", "64"}}}), HasSubstr("--d-model"));
+  EXPECT_THAT(complaint({.axes = {{"output-projection", "true"}}}),
+              HasSubstr("--output-projection"));
+  EXPECT_THAT(complaint({.axes = {{"n", "8,16"}, {"n-q", "4"}, {"n-kv", "4"}}}), HasSubstr("--n:"));
+  // A shape brings its own d_model; asking for its core alone is no contradiction.
+  EXPECT_EQ(complaint({.axes = {{"scope", "core"}, {"n", "16"}}, .presets = {"bert-base"}}), "");
+}
+
+TEST(Plan, MorePointsThanAnybodyWaitsForAreRefused) {
+  const std::string most = "1:2147483647:xsqrt2";  // 62 values
+  EXPECT_THAT(
+      complaint({.axes = {{"n", "1"}, {"batch", most}, {"heads", most}, {"head-dim", most}}}),
+      testing::AllOf(HasSubstr("--batch --head-dim --heads --n"), HasSubstr("100000")));
+}
+
+TEST(Plan, GlobsTakeNoTimeToSpeakOf) {
+  std::string stars;
+  for (int i = 0; i < 40; ++i) stars += "*a";
+  EXPECT_FALSE(matches_glob(stars + "b", std::string(60, 'a')));
+}
+
 TEST(Plan, GlobsMatch) {
+  EXPECT_TRUE(matches_glob("cpu.[no]*", "cpu.online"));
   EXPECT_TRUE(matches_glob("cpu.*", "cpu.naive"));
   EXPECT_TRUE(matches_glob("*.n?ive", "cpu.naive"));
   EXPECT_FALSE(matches_glob("cpu.*", "blas.gqa"));

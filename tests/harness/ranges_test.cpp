@@ -59,7 +59,39 @@ INSTANTIATE_TEST_SUITE_P(
                     BadRange{"1,,2", "not a whole number"},
                     BadRange{"9999999999999999999999", "too large"},
                     BadRange{"3000000000", "too large"}, BadRange{"4000000k", "too large"},
+                    BadRange{"1e3", "not a whole number"}, BadRange{"0x10", "not a whole number"},
+                    BadRange{"+5", "not a whole number"}, BadRange{"1k5", "not a whole number"},
+                    BadRange{"1kk", "not a whole number"}, BadRange{"k", "not a whole number"},
+                    BadRange{"1, 2", "not a whole number"}, BadRange{",", "not a whole number"},
+                    BadRange{"1:8:x1", "step"}, BadRange{"1:8:x0.5", "step"},
+                    BadRange{"1:8:", "step"}, BadRange{"0:8", "too small"},
+                    BadRange{"9223372036854775807:9223372036854775807", "too large"},
                     BadRange{" 128", "not a whole number"}, BadRange{"50%", "not a whole number"}));
+
+TEST(Ranges, AnEndNearTheLargestValueIsReachedAndNotPassed) {
+  EXPECT_EQ(parse_range("--n", "1:2147483647", 1).size(), 31U);
+  EXPECT_EQ(parse_range("--n", "1:2147483647:xsqrt2", 1).back(), 1518500250);
+  EXPECT_THAT(parse_range("--n", "2147483647:2147483647", 1), ElementsAre(2147483647));
+}
+
+TEST(Ranges, ZeroCannotBeMultiplied) {
+  EXPECT_THROW(parse_range("--batch", "0:8", 0), CommandError);
+}
+
+TEST(Whole, IsDecimalAndWithinItsLimits) {
+  EXPECT_EQ(parse_whole("--rounds", "010", 1, 100), 10);  // not 8
+  EXPECT_EQ(parse_whole("--rounds", "1k", 1, 2000), 1024);
+  for (const char* text : {"", "0", "101", "-1", "+1", " 7", "7 ", "0x10", "1e1", "1.0", "7,8",
+                           "99999999999999999999", "nan", "1:2"}) {
+    try {
+      parse_whole("--rounds", text, 1, 100);
+      FAIL() << text << " was taken";
+    } catch (const CommandError& error) {
+      EXPECT_EQ(error.code(), Exit::usage);
+      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("--rounds"), HasSubstr("from 1 to 100")));
+    }
+  }
+}
 
 }  // namespace
 }  // namespace attn

@@ -121,20 +121,95 @@ VALUES: list[tuple[list[str], str]] = [
     (["--resume", "--out", "nowhere"], "nowhere"),
     (["--n"], "--n"),
 ]
-for axis in "n n-q n-kv batch heads heads-kv head-dim head-dim-v threads d-model".split():
-    wrong = ["-1", "1.5", "many", "8:", ":8", "8:2", "2:8:x3", "2:4:8:16", "1,,2", "5%", "0x10"]
-    wrong += ["2147483648", "2097152k", "99999999999999999999", "0:8", "1e3", " 8", ""]
-    if axis not in ("n-q", "n-kv", "batch"):  # empty problems have a defined result
-        wrong.append("0")
-    VALUES += [([f"--{axis}={value}"], f"--{axis}") for value in wrong]
-for option in ("timeout", "cutoff-time"):
-    wrong = ["0", "0s", "-1", "-1s", "5x", "soon", "5%", "nan", "inf", "1e999", ""]
-    VALUES += [([f"--{option}={value}"], f"--{option}") for value in wrong]
-for option in ("min-samples", "max-samples", "rounds", "processes", "seed"):
-    wrong = ["-1", "1.5", "few", "5%", "99999999999999999999999"]
-    if option != "seed":
-        wrong.append("0")
-    VALUES += [([f"--{option}={value}"], f"--{option}") for value in wrong]
+
+# What no option takes: nothing, letters and digits outside ASCII, what a terminal obeys, no text.
+ODD = ["", "größe", "１２", "1\x1b[31m2", "1\n2", "\udcff", "nan", "inf", "-inf", "1e400"]
+NUMBERS = [
+    "-1",
+    "+1",
+    "1.5",
+    "1e3",
+    "0x10",
+    " 8",
+    "8 ",
+    "1k5",
+    "5%",
+    "many",
+    "99999999999999999999",
+]
+NUMBERS += ["9223372036854775807", "9223372036854775808", "1, 2", "1,,2", ",", "1_000", *ODD]
+RANGES = [
+    "8:",
+    ":8",
+    "8:2",
+    "2:8:x3",
+    "2:8:x1",
+    "2:8:x0.5",
+    "2:8:",
+    "2:4:8:16",
+    "0:8",
+    "2147483648",
+]
+RANGES += ["2097152k", "9223372036854775807:9223372036854775808", "1:9223372036854775807", *NUMBERS]
+POSITIVE_RANGES = ["0", *RANGES]
+COUNTS = ["0", "7,8", "1:2", "1000001", "977k", *NUMBERS]
+NAMES = ["cpu.nave", "no*thing", "cpu.naive,", "a,,b", ",", *ODD]
+WORDS = ["0", "1e3", "none", "yes", "TRUE", "core,layer", "true ", *ODD]
+SHARES = ["0", "-2%", "2%%", "%", "2,5%", "200%", "1", "2", "5s", "much", "1e-400%", *ODD]
+TIMES = ["0", "0s", "-1", "-1s", "5x", "5 s", "soon", "5%", "1e999", "2m30s", "1e9", *ODD]
+SIZES = ["0", "-1", "101%", "%", "8T", "8 G", "8GB", "1e300", "much", "5s", *ODD]
+SCALES = ["1e39", "-1e39", "1e29", "0,125", "12%", "1:2", " 1", "0x1p3", "much", *ODD]
+TAGS = ["alone", "=v", "a=b;c=d", "a=größe", "a=\n", "a=\udcff", *ODD]
+
+# option of run -> (values that it takes, values that it refuses)
+OPTIONS: dict[str, tuple[list[str], list[str]]] = {
+    "--only": (["cpu.naive", "cpu.*,blas.gqa", "cpu.[no]*"], NAMES),
+    "--skip": (["cpu.naive"], ["*", *NAMES]),
+    "--preset": (["quick", "lesson,llama3-8b"], NAMES),
+    "--n": (["1", "1k", "16:64:xsqrt2", "3,1:4,3"], POSITIVE_RANGES),
+    "--n-q": (["0", "3"], ["3,5", *RANGES]),
+    "--n-kv": (["0", "3"], ["3,5", *RANGES]),
+    "--batch": (["0", "1,2"], RANGES),
+    "--heads": (["3"], POSITIVE_RANGES),
+    "--heads-kv": (["4,2,1"], ["3", "8", *POSITIVE_RANGES]),
+    "--head-dim": (["1", "257"], POSITIVE_RANGES),
+    "--head-dim-v": (["1"], POSITIVE_RANGES),
+    "--d-model": ([], ["64", *POSITIVE_RANGES]),  # with --scope layer alone
+    "--output-projection": ([], ["true", *WORDS]),
+    "--dtype": (["f32", "f16"], ["f64", *WORDS]),
+    "--threads": (["1", "1,2", "all"], ["ALL", "all,1", *POSITIVE_RANGES]),
+    "--causal": (["both"], WORDS),
+    "--scale": (["0", "-2.5", "1e-3", "1e28"], SCALES),
+    "--scope": (["layer"], WORDS),
+    "--regime": (["decode"], WORDS),
+    "--min-samples": (["1", "010"], ["31", *COUNTS]),
+    "--max-samples": (["1k"], ["2", *COUNTS]),
+    "--max-ci": (["1%", "100%", "0.02", ".5", "1e-3"], SHARES),
+    "--timeout": (["5", "5s", "200ms", "2m", "1e-3"], TIMES),
+    "--cutoff-time": (["5"], TIMES),
+    "--mem-limit": (["1", "8G", "1.5M", "100%", "1e-9%"], SIZES),
+    "--rounds": (["12"], COUNTS),
+    "--processes": (["2"], ["1001", *COUNTS]),
+    "--order": (["block"], WORDS),
+    "--cache": (["cold"], WORDS),
+    "--input-dist": (["zeros"], WORDS),
+    "--seed": (
+        ["0", "18446744073709551615"],
+        ["-1", "1.5", "1e3", "5%", "18446744073709551616", *ODD],
+    ),
+    "--out": (["new", "größe/a b", "x'y\n\"z"], [""]),
+    "--tag": (["a=", "a=b=c"], TAGS),
+    "--benchmark_filter": (["naive", "-naive"], ["(", "no_such_point", "-.*", ""]),
+    "--benchmark_list_tests": (["true", "false"], ["yes", "1", ""]),
+    "--benchmark_format": (["json"], ["csv", "console", "JSON", ""]),
+    "--benchmark_out": (["file"], [""]),
+}
+COMPARE_OPTIONS: dict[str, tuple[list[str], list[str]]] = {
+    "--threshold": ([], SHARES),
+    "--fail-on": ([], ["faster", "SLOWER", *ODD]),
+}
+FLAGS = ["--resume", "--quiet", "--dry-run", "--help"]
+MAY_REPEAT = ["--only", "--skip", "--preset", "--tag"]
 
 
 def spaced(argument: list[str] | str) -> str:
@@ -169,6 +244,133 @@ def test_a_wrong_value_is_refused(tmp_path: Path, arguments: Sequence[str], word
     # --dry-run so that what should be refused and is not costs no time.
     assert word in refused(tmp_path, "run", "--dry-run", *arguments)
     assert not list(tmp_path.iterdir())
+
+
+def options_in_help(cwd: Path, command: str) -> set[str]:
+    found = set(re.findall(r"--[a-z][a-z_-]*", attnbench(cwd, command, "--help").out))
+    return found - {"--benchmark_"}
+
+
+def test_every_option_has_its_wrong_values(tmp_path: Path) -> None:
+    of_run = options_in_help(tmp_path, "run")
+    assert of_run == {*OPTIONS, *FLAGS}, "give the new option values that it takes and refuses"
+    of_compare = options_in_help(tmp_path, "compare")
+    shared = {o for o in of_run if not o.startswith("--benchmark_")}
+    assert of_compare == shared | set(COMPARE_OPTIONS)
+    assert options_in_help(tmp_path, "list") == {"--help", "--json"}
+
+
+def explained(said: str, option: str, value: str) -> None:
+    """The sentence names the option and what would work, and quotes the value on one line."""
+    assert option in said, said
+    assert re.search(r"; |, ", said), said
+    assert said.rstrip("\n").isprintable(), f"{value!r} reaches the terminal: {said!r}"
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_wrong_value_of_an_option_is_refused(tmp_path: Path, option: str) -> None:
+    # A fitted grid: --rounds and --processes are held against each other whatever the points.
+    command = (
+        ["run", "--dry-run", "--only", "cpu.*"] if option != "--only" else ["run", "--dry-run"]
+    )
+    if not {"--n", "--preset", "--batch"} & {option}:
+        command += ["--n", "16"]
+    taken, wrong = OPTIONS[option]
+    for value in taken:
+        attnbench(tmp_path, *command, f"{option}={value}")
+    for value in wrong:
+        explained(refused(tmp_path, *command, f"{option}={value}"), option, value)
+        if not option.startswith("--benchmark_"):
+            explained(refused(tmp_path, *command, option, value), option, value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", COMPARE_OPTIONS)
+def test_every_wrong_value_of_compare_is_refused(tmp_path: Path, option: str) -> None:
+    for value in COMPARE_OPTIONS[option][1]:
+        said = refused(tmp_path, "compare", "cpu.naive", "cpu.online", f"{option}={value}")
+        explained(said, option, value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", [*OPTIONS, *FLAGS])
+def test_options_without_a_value_doubled_or_misspelt(tmp_path: Path, option: str) -> None:
+    run = ["run", "--dry-run"]
+    if option in FLAGS:
+        assert f"{option} takes no value" in refused(tmp_path, *run, f"{option}=maybe")
+    elif option.startswith("--benchmark_"):
+        good = f"{option}={OPTIONS[option][0][0]}"
+        assert f"{option} is given twice" in refused(tmp_path, *run, good, good)
+    else:
+        assert f"{option}: a value is missing" in refused(tmp_path, *run, option)
+        assert f"{option}: a value is missing" in refused(tmp_path, *run, option, "--quiet")
+        if option not in MAY_REPEAT:
+            twice = refused(tmp_path, *run, option, "1", f"{option}=1")
+            assert f"{option} is given twice" in twice
+    if not option.startswith("--benchmark_"):
+        assert f"the nearest is {option}," in refused(tmp_path, *run, f"{option}x", "1")
+        assert f"the nearest is {option}," in refused(tmp_path, *run, f"{option}x=1")
+    assert not list(tmp_path.iterdir())
+
+
+CONFLICTS = [
+    (["--n", "8,16", "--n-q", "4", "--n-kv", "4"], "--n:"),
+    (["--d-model", "64"], "--scope layer"),
+    (["--output-projection", "false", "--scope", "core"], "--scope layer"),
+    (["--tag", "a=1", "--tag", "a=2"], "--tag"),
+    (["--rounds", "7", "--processes", "2"], "--rounds"),
+    (["--preset", "default", "--heads", "2"], "--heads"),
+    (["--resume", "--out", "nowhere", "--n", "16"], "nowhere"),
+    (["--batch", "1:2147483647:xsqrt2", "--heads", "1:2147483647:xsqrt2", "--n", "1"], "--batch"),
+    (["--batch", "1:1048576", "--head-dim", "1:1048576", "--heads", "1:1048576"], "100000 points"),
+    (["--only", "cpu.naive", "blas.gqa"], "blas.gqa"),
+    (["--n", "16", "32"], "32"),
+    (["--", "extra"], "extra"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "word"), CONFLICTS, ids=spaced)
+def test_a_contradiction_is_refused(tmp_path: Path, arguments: list[str], word: str) -> None:
+    assert word in refused(tmp_path, "run", "--dry-run", *arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_glob_without_a_match_names_the_backends(tmp_path: Path) -> None:
+    said = refused(tmp_path, "run", "--dry-run", "--only", "gpu.*")
+    assert '"gpu.*"' in said
+    for name in ("cpu.naive", "blas.three_step", "cuda.tiled"):
+        assert name in said
+
+
+def test_a_glob_of_many_stars_takes_no_time(tmp_path: Path) -> None:
+    ended = attnbench(tmp_path, "run", "--dry-run", "--only", "*a" * 40 + "b", code=2, timeout=20)
+    assert "--only" in ended.err
+
+
+def test_the_nearest_command_is_named(tmp_path: Path) -> None:
+    for typed, meant in [("RUN", "run"), ("rum", "run"), ("lists", "list"), ("compair", "compare")]:
+        assert f"the nearest is {meant}," in refused(tmp_path, typed)
+        assert f"the nearest is {meant}," in refused(tmp_path, "help", typed)
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "list"])
+def test_every_way_to_ask_for_help(tmp_path: Path, command: str) -> None:
+    wanted = attnbench(tmp_path, command, "--help").out
+    assert f"attnbench {command}" in wanted
+    for words in ([command, "-h"], ["help", command], ["--help", command], ["-h", command]):
+        assert attnbench(tmp_path, *words).out == wanted
+    help_and_more = attnbench(
+        tmp_path, command, "--help", "--json" if command == "list" else "--quiet"
+    )
+    assert help_and_more.out == wanted
+    general = attnbench(tmp_path, "--help").out
+    assert general == attnbench(tmp_path, "help").out == attnbench(tmp_path, "-h").out
+    assert f"attnbench {command}" in general
+
+
+def test_options_of_a_list_do_not_swallow_the_backends(tmp_path: Path) -> None:
+    pair = ["cpu.naive", "cpu.naive"]
+    assert "A and B are both" in refused(tmp_path, "compare", "--tag", "a=b", *pair)
 
 
 @pytest.mark.parametrize(("flag", "word"), FOREIGN)
@@ -335,10 +537,34 @@ def test_repro_cmd_gives_the_same_point(tmp_path: Path, measured: Path) -> None:
     row = next(r for r in rows(measured) if r["backend"] == "blas.gqa" and r["causal"] == "true")
     words = shlex.split(row["repro_cmd"])
     assert words[0] == "attnbench"
-    attnbench(tmp_path, *words[1:], "--max-samples", "3", "--out", "again")
+    attnbench(tmp_path, *words[1:], "--out", "again")
     (again,) = rows(tmp_path / "again")
     assert again["point_id"] == row["point_id"]
     assert again["status"] == "ok"
+
+
+CURVE = ["--only", "cpu.naive", "--n", "1,2,3,4,5,6,7", "--heads", "1", "--quiet"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [*CURVE, "--rounds", "8", "--processes", "2"],
+        [*CURVE, "--rounds", "40"],
+        [*SMALL[:6], "--min-samples", "7", "--max-samples", "7", "--max-ci", "2.5%"],
+    ],
+    ids=spaced,
+)
+def test_repro_cmd_gives_as_many_samples(tmp_path: Path, given: list[str]) -> None:
+    attnbench(tmp_path, "run", *given, "--out", "run", code=None)
+    row = rows(tmp_path / "run")[-1]
+    words = shlex.split(row["repro_cmd"])
+    attnbench(tmp_path, *words[1:], "--quiet", "--out", "again", code=None)
+    (again,) = rows(tmp_path / "again")
+    for column in ("point_id", "samples", "rounds", "processes"):
+        assert again[column] == row[column], column
+    if "--max-ci" in given:  # which decides what is noisy
+        assert words[words.index("--max-ci") + 1] == "2.5%"
 
 
 @pytest.mark.parametrize(
