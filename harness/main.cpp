@@ -24,6 +24,8 @@ constexpr Command commands[] = {
      command_list},
     {"run", "[options]", "a sweep; `run --help` teaches it", command_run},
     {"compare", "A B [options]", "faster, slower or undecided", command_compare},
+    {"apply", "BACKEND --q F --k F --v F --out F [options]", "one backend on your own tensors",
+     command_apply},
 };
 
 std::string usage() {

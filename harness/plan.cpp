@@ -74,15 +74,6 @@ std::vector<const Entry*> select(const Selection& selection) {
   return entries;
 }
 
-double parse_scale(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) {
-    usage_error(fmt::format("--scale: \"{}\" is not a finite number; use one like 0.125", text));
-  }
-  return value;
-}
-
 // One grid: the cross product of its axes for every entry that takes part.
 class Grid {
  public:
@@ -307,6 +298,17 @@ void expand_sweep(const PlanOptions& options, const std::string& name,
 }
 
 }  // namespace
+
+double parse_scale(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() ||
+      !std::isfinite(static_cast<float>(value))) {
+    usage_error(
+        fmt::format("--scale: \"{}\" is no finite float32 number; use one like 0.125", text));
+  }
+  return value;
+}
 
 const Entry& entry_called(std::string_view context, std::string_view name) {
   std::vector<std::string_view> names;

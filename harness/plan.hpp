@@ -63,6 +63,10 @@ struct PresetInfo {
 };
 std::vector<PresetInfo> list_presets();
 
+// The value of --scale, which backends compute with in f32: a larger one would make every score
+// infinite. Throws CommandError (usage).
+double parse_scale(const std::string& text);
+
 // The backend of exactly this name; throws CommandError (usage) that names the nearest one.
 const Entry& entry_called(std::string_view context, std::string_view name);
 
