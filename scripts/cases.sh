@@ -155,7 +155,7 @@ for case_dir in "$dir"/*/; do
   case_dir=${case_dir%/}
   case=$(basename "$case_dir")
   # shellcheck disable=SC2053 # a glob
-  [[ $case == $only ]] && [ -f "$case_dir/meta.json" ] || continue
+  if [[ $case != $only ]] || [ ! -f "$case_dir/meta.json" ]; then continue; fi
   line=$(field apply)
   runs=$(field repeat.runs)
   threads_list=$(field repeat.threads)

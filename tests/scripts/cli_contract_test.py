@@ -48,7 +48,7 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str,
 COMMANDS: list[tuple[list[str], str]] = [
     ([], "list, run, compare"),
     (["runn"], "runn"),
-    (["apply"], "BACKEND"),
+    (["apply"], "backend"),
     (["apply", "cpu.naive"], "--q"),
     (["doctor"], "doctor"),
     (["selftest"], "selftest"),
