@@ -365,6 +365,8 @@ Exit command_apply(const Words& args) {
   } catch (const std::bad_alloc&) {
     refuse(fmt::format("{} needs {} bytes for these tensors, and they were not to be had",
                        entry.name, needed));
+  } catch (const std::exception& error) {
+    throw CommandError(Exit::wrong, fmt::format("{} failed: {}", entry.name, error.what()));
   }
 
   if (weights) write_array(request.weights, weights->array);

@@ -171,5 +171,5 @@ for case_dir in "$dir"/*/; do
 done
 printf '%s' "$reasons"
 echo "cases: ${count[pass]} pass, ${count[refused]} refused, ${count[FAIL]} FAIL"
-[ "${count[pass]}" -gt 0 ] || fail "no case of $dir matches '$only'"
+[ $((count[pass] + count[refused] + count[FAIL])) -gt 0 ] || fail "no case of $dir matches '$only'"
 [ "${count[FAIL]}" -eq 0 ]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from binary import attnbench, binary, environment, refused
+from binary import ROOT, attnbench, binary, environment, refused
 
 Array = NDArray[Any]
 
@@ -253,6 +253,10 @@ def test_threads(tmp_path: Path, backends: list[str]) -> None:
     assert one.err == "attnbench: note: cpu.naive is not threaded; it runs on one thread\n"
     assert ", 1 thread ->" in one.out
     assert attnbench(tmp_path, *words(NAIVE, "--threads", "1")).err == ""
+    threaded = [b for b in backends if ", 1 thread" not in attnbench(tmp_path, *words(b)).out]
+    for backend in threaded:
+        many = attnbench(tmp_path, *words(backend, "--threads", "100000"))
+        assert "100000 asks for more than the" in many.err
     for text in ("0", "-1", "some", "1,2", "", "1.5"):
         assert "--threads" in refused(tmp_path, *words(NAIVE, f"--threads={text}"))
 
@@ -466,3 +470,69 @@ def test_another_users_folder_and_file(tmp_path: Path) -> None:
         assert f"cannot write {out}: Permission denied" in done.stderr
     assert (open_folder / "z.npy").read_bytes() == b"old"
     assert not (tmp_path / "z.npy").exists()
+
+
+# ---- scripts/cases.sh ----------------------------------------------------------------------------
+
+CHECK = """
+import sys, pathlib
+import numpy as np
+case = pathlib.Path(__file__).parent / sys.argv[1]
+if sys.argv[2] == "--refused":
+    sys.exit(sys.argv[3] != "2" or "head" not in open(sys.argv[4]).read())
+expect = np.load(case / "expect.npy")
+ok = np.allclose(np.load(sys.argv[2]), expect, atol=1e-5)
+print("PASS" if ok else "FAIL " + case.name + ": not what is expected")
+sys.exit(not ok)
+"""
+
+
+def make_case(folder: Path, name: str, k_heads: int, *more: str, wrong: bool = False) -> None:
+    """A case of causal attention on [2, 5, 4]; `k_heads` that do not divide 2 must be refused."""
+    (folder / name).mkdir(parents=True)
+    q, k, v = normal(1, 2, 5, 4), normal(2, k_heads, 5, 4), normal(3, k_heads, 5, 4)
+    save(folder / name, q=q, k=k, v=v)
+    if 2 % k_heads == 0:
+        expect, _ = softmax_attention(q, k, v, causal=True)
+        save(folder / name, expect=expect + (1 if wrong else 0))
+    line = " ".join(["attnbench", *words("BACKEND", "--causal", *more)])
+    repeat = {"runs": 3, "bitwise_same": True, "threads": [1, "all"]}
+    (folder / name / "meta.json").write_text(json.dumps({"apply": line, "repeat": repeat}))
+    (folder / "check.py").write_text(CHECK)
+
+
+def run_cases(*arguments: str) -> tuple[int, str]:
+    """scripts/cases.sh with the attnbench of the tests."""
+    done = subprocess.run(
+        [str(ROOT / "scripts" / "cases.sh"), *arguments],
+        env=environment({"ATTNBENCH": str(binary())}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        check=False,
+        timeout=600,
+    )
+    return done.returncode, done.stdout
+
+
+def test_cases_sh_judges_every_backend(tmp_path: Path, backends: list[str]) -> None:
+    folder = tmp_path / "some cases"
+    make_case(folder, "good", 1)
+    make_case(folder, "misfit", 3)
+    make_case(folder, "weights", 2, "--weights", "/dev/null")
+    code, text = run_cases(str(folder))
+    assert code == 0, text
+    table = {line.split()[0]: line.split()[1:] for line in text.splitlines()}
+    assert table["case"] == backends
+    assert table["good"] == table["misfit"] == ["pass"] * len(backends)
+    assert table["weights"][backends.index(NAIVE)] == "pass"
+    assert table["weights"][backends.index("cpu.online")] == "refused"
+    assert "cpu.online keeps no probabilities" in text
+
+    make_case(folder, "wrong", 1, wrong=True)
+    code, text = run_cases(str(folder), "--only", "wr*")
+    assert code == 1
+    assert f"cases: 0 pass, 0 refused, {len(backends)} FAIL" in text
+    assert f"FAIL  wrong  {NAIVE}: not what is expected" in text
+    assert run_cases()[0] == run_cases(str(tmp_path))[0] == 2
+    assert run_cases(str(folder), "--only", "none")[0] == 2
