@@ -109,7 +109,7 @@ std::string read_file(const std::string& path) {
   if (!file) file_error(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
   std::ostringstream text;
   text << file.rdbuf();
-  return text.str();
+  return std::move(text).str();
 }
 
 }  // namespace attn

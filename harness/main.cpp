@@ -28,6 +28,8 @@ constexpr Command commands[] = {
      command_list},
     {"run", "[options]", "a sweep; `run --help` teaches it", command_run},
     {"compare", "A B [options]", "faster, slower or undecided", command_compare},
+    {"apply", "BACKEND --q F --k F --v F --out F [options]", "one backend on your own tensors",
+     command_apply},
     {"calc", "params|cache|flops|crossover|example ...", "the lesson's numbers", command_calc},
 };
 

@@ -70,19 +70,6 @@ constexpr double most_scale = 1e28;
 // Far more than anybody waits for: an axis too many, or a range meant as two numbers.
 constexpr std::size_t most_points = 100000;
 
-double parse_scale(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) {
-    usage_error(fmt::format("--scale: \"{}\" is not a finite number; use one like 0.125", text));
-  }
-  if (std::abs(value) > most_scale) {
-    usage_error(fmt::format("--scale: {} times a score overflows f32; use one between -{} and {}",
-                            text, most_scale, most_scale));
-  }
-  return value;
-}
-
 // One grid: the cross product of its axes for every entry that takes part.
 class Grid {
  public:
@@ -321,6 +308,19 @@ void expand_sweep(const PlanOptions& options, const std::string& name,
 }
 
 }  // namespace
+
+double parse_scale(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) {
+    usage_error(fmt::format("--scale: \"{}\" is not a finite number; use one like 0.125", text));
+  }
+  if (std::abs(value) > most_scale) {
+    usage_error(fmt::format("--scale: {} times a score overflows f32; use one between -{} and {}",
+                            text, most_scale, most_scale));
+  }
+  return value;
+}
 
 const Entry& entry_called(std::string_view context, std::string_view name) {
   std::vector<std::string> names;

@@ -68,6 +68,9 @@ std::vector<PresetInfo> list_presets();
 // The shape of exactly this name; throws CommandError (usage) that names the nearest one, or says
 // why a model that people ask for is none.
 PresetInfo shape_called(std::string_view name);
+// The value of --scale, which backends compute with in f32: a larger one would make every score
+// infinite. Throws CommandError (usage).
+double parse_scale(const std::string& text);
 
 // The backend of exactly this name; throws CommandError (usage) that names the nearest one.
 const Entry& entry_called(std::string_view context, std::string_view name);

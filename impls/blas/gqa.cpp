@@ -40,8 +40,8 @@ void three_steps(const Problem& p, const Io& io, std::int64_t b, std::int64_t g,
   const Matrix<const float> v{io.v.row<float>(b, g, 0), io.v.token_stride};
 
   io.phase("scores");
-  multiply_transposed(rows, block.keys, d, static_cast<float>(p.effective_scale()),
-                      {scratch.q + first * d, d}, k, 0.0F, {s, p.n_kv});
+  score(rows, block.keys, d, static_cast<float>(p.effective_scale()), {scratch.q + first * d, d}, k,
+        {s, p.n_kv});
 
   io.phase("softmax");
 #pragma omp parallel for num_threads(p.threads) if (p.threads > 1) schedule(static)

@@ -34,9 +34,8 @@ void three_steps(const Problem& p, const Io& io, std::int64_t b, std::int64_t h,
   const Matrix<const float> v{io.v.row<float>(b, g, 0), io.v.token_stride};
 
   io.phase("scores");
-  multiply_transposed(block.rows, block.keys, p.head_dim, static_cast<float>(p.effective_scale()),
-                      {io.q.row<float>(b, h, block.begin), io.q.token_stride}, k, 0.0F,
-                      {block_s, p.n_kv});
+  score(block.rows, block.keys, p.head_dim, static_cast<float>(p.effective_scale()),
+        {io.q.row<float>(b, h, block.begin), io.q.token_stride}, k, {block_s, p.n_kv});
 
   io.phase("softmax");
 #pragma omp parallel for num_threads(p.threads) if (p.threads > 1) schedule(static)

@@ -4,8 +4,10 @@
 //   s; otherwise w = exp(s - m), l = l + w, acc = acc + w v_j; at the end z = acc / l. A key that
 //   raises the maximum has weight exp(0) = 1 and needs its one exp for the rescaling, any other key
 //   needs its one exp for the weight: exps = pairs exactly, whatever the data. In both cases acc
-//   takes one multiply-add per dimension, so the flops are those of the score matrix too. The first
-//   key finds m = -inf and exp(-inf) = 0 clears an accumulator that is zero already.
+//   takes one multiply-add per dimension, so the flops are those of the score matrix too. m starts
+//   as the least float: from -inf a first key of score -inf would take exp(-inf + inf), which is NaN.
+//   A row with a score of +inf or of -inf alone has no softmax; in this form it would get a weight of
+//   1 or a sum of 0, so (m - m) / l, which is 0 for all other rows and NaN there, is added to l.
 // Memory traffic (elements, per head): a pair reads q, k and v and reads and writes the
 //   accumulator: pairs * (2 d + 3 d_v); each row is cleared and divided once: n_q * 3 d_v.
 // Why this shape: the accumulator is the output row itself, so scratch is zero bytes; m and l are
@@ -31,7 +33,7 @@ void online_row(const Problem& p, const Io& io, std::int64_t b, std::int64_t h, 
   const T scale = static_cast<T>(static_cast<float>(p.effective_scale()));
   const T* q = io.q.row<T>(b, h, i);
   T* out = io.out.row<T>(b, h, i);
-  T max = static_cast<T>(-std::numeric_limits<float>::infinity());
+  T max = static_cast<T>(std::numeric_limits<float>::lowest());
   T sum = static_cast<T>(0);
   for (std::int64_t c = 0; c < p.head_dim_v; ++c) out[c] = static_cast<T>(0);
 
@@ -52,6 +54,7 @@ void online_row(const Problem& p, const Io& io, std::int64_t b, std::int64_t h, 
       for (std::int64_t c = 0; c < p.head_dim_v; ++c) out[c] = madd(out[c], weight, v[c]);
     }
   }
+  if (visible > 0) sum = sum + (max - max) / sum;
   const T divisor = visible > 0 ? sum : static_cast<T>(1);
   for (std::int64_t c = 0; c < p.head_dim_v; ++c) out[c] = out[c] / divisor;
   if (io.log_sum_exp) write_log_sum_exp(io.log_sum_exp, b, h, i, max, sum);

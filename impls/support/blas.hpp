@@ -85,6 +85,17 @@ inline void multiply(std::int64_t m, std::int64_t n, std::int64_t k, Matrix<cons
   }
 }
 
+// s [m, n] = scale q k^T, with q [m, d] and k [n, d]. At alpha = 0 BLAS reads neither matrix and would
+// lose a NaN in them, so a scale of 0 is multiplied in afterwards.
+inline void score(std::int64_t m, std::int64_t n, std::int64_t d, float scale,
+                  Matrix<const float> q, Matrix<const float> k, Matrix<float> s) {
+  multiply_transposed(m, n, d, scale == 0.0F ? 1.0F : scale, q, k, 0.0F, s);
+  if (scale != 0.0F) return;
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n; ++j) s.data[i * s.stride + j] *= scale;
+  }
+}
+
 // y [batch, n, width] = x w^T, with x [batch, n, inner] and w [width, inner]: one GEMM where the
 // batch items of both lie behind one another, else one per item.
 inline void project_tokens(std::int64_t batch, std::int64_t n, std::int64_t inner,
@@ -129,7 +140,8 @@ void for_each_row_block(const Problem& p, std::int64_t b, std::int64_t group, F&
   }
 }
 
-// The largest element, -inf of none; a NaN is passed over, for its exp will tell. Sixteen
+// The largest element, -inf of none; a NaN is passed over, for its exp will tell, and so will that of
+// an infinity less itself. Sixteen
 // independent maxima, because clang does not vectorise one maximum of floats without -ffast-math.
 inline float row_max(const float* row, std::int64_t n) {
   constexpr std::int64_t lanes = 16;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "impls/attention.hpp"
@@ -31,14 +30,13 @@ inline std::optional<Refusal> refuse_unless_plain_recurrence(const Problem& p) {
   return refuse_unless_plain_core(p);
 }
 
-// log(sum of exp(s_j)) = max + log(sum), -inf where no key is visible.
+// log(sum of exp(s_j)) = max + log(sum): -inf where no key is visible, because then sum is 0, and NaN
+// where a score is.
 template <class T>
 inline void write_log_sum_exp(const View& view, std::int64_t b, std::int64_t h, std::int64_t i,
                               T max, T sum) {
   using std::log;
-  *view.row<T>(b, h, i) = sum > static_cast<T>(0)
-                              ? max + log(sum)
-                              : static_cast<T>(-std::numeric_limits<float>::infinity());
+  *view.row<T>(b, h, i) = max + log(sum);
 }
 
 }  // namespace attn

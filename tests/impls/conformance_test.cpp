@@ -4,10 +4,13 @@
 #include <fnmatch.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstring>
 #include <fstream>
 #include <ostream>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harness/device.hpp"
@@ -100,6 +103,43 @@ TEST_P(Conformance, MatchesTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(EveryBackend, Conformance, testing::ValuesIn(points()),
                          [](const auto& point) { return point_name(point.param); });
+
+// One call, then nineteen more with the scratch that the one before left: the same bits each time. The
+// last of them have another thread that keeps a core busy.
+TEST(Repeat, TheSameBitsInTwentyRuns) {
+  for (const Entry& entry : registry()) {
+    if (!entry.built() || entry.backend.memory != Memory::host) continue;
+    if (entry.backend.family != Family::attention) continue;
+    for (const std::int64_t n : {48, 77, 177}) {
+      for (const int threads : {1, 2}) {
+        SCOPED_TRACE(fmt::format("{}, n = {}, {} threads", entry.name, n, threads));
+        const Case c = core_case("repeat", n, [&](Case& wanted) {
+          set_heads(wanted, 4, 2), set_dims(wanted, 32, 32);
+          wanted.problem.mask = n % 2 == 0 ? Mask::none : Mask::causal;
+          wanted.problem.threads = threads;
+        });
+        if (refuses(entry.backend, c.problem)) continue;
+        const Scratch scratch(cost(entry.backend, c.problem).scratch_bytes);
+        omp_set_num_threads(threads);
+        std::vector<float> first;
+        for (int call = 0; call < 20; ++call) {
+          const Tensors tensors(c, entry.backend);
+          std::atomic<bool> stop{call < 10};
+          std::thread busy([&] {
+            while (!stop) continue;
+          });
+          run(entry.backend, c.problem, tensors.io, nullptr, scratch.data());
+          stop = true;
+          busy.join();
+          const std::vector<float> values = values_of(tensors.result());
+          if (call == 0) first = values;
+          ASSERT_EQ(std::memcmp(values.data(), first.data(), first.size() * sizeof(float)), 0)
+              << "call " << call;
+        }
+      }
+    }
+  }
+}
 
 TEST(MustRun, EveryLineNamesSomethingThatExists) {
   const std::vector<MustRun> rules = must_run();

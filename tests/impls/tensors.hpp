@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cmath>
-#include <limits>
 #include <random>
 #include <vector>
 
@@ -13,8 +12,6 @@
 #include "tests/impls/cases.hpp"
 
 namespace attn::test {
-
-constexpr float quiet_nan = std::numeric_limits<float>::quiet_NaN();
 
 struct Tensor {
   FencedBuffer buffer;
@@ -85,7 +82,7 @@ struct Tensors {
       out = Tensor(p.batch, p.heads, p.n_q, p.head_dim_v, c.slack);
       q.fill(random, c.size_of_q), k.fill(random, 1.0), v.fill(random, 1.0);
       io.q = q.read(), io.k = k.read(), io.v = v.read(), io.out = out.view;
-      if (c.nan_behind_mask) hide_nan(p);
+      if (c.change) c.change(p, {q.view, k.view, v.view});
     } else {
       const std::int64_t width =
           attention && !p.output_projection ? p.heads * p.head_dim_v : p.d_model;
@@ -121,23 +118,6 @@ struct Tensors {
   }
 
  private:
-  // Keys past each length; without lengths one key in the last third, which the rows that see it
-  // answer with NaN and no other row may notice.
-  void hide_nan(const Problem& p) {
-    for (std::int64_t batch = 0; batch < p.batch; ++batch) {
-      const bool padded = !p.key_lengths.empty();
-      const std::int64_t first = padded ? p.key_lengths[batch] : p.n_kv - 1 - p.n_kv / 3;
-      const std::int64_t end = padded ? p.n_kv : first + 1;
-      for (std::int64_t h = 0; h < p.heads_kv; ++h) {
-        for (std::int64_t j = first; j < end; ++j) {
-          std::fill_n(k.view.row<float>(batch, h, j), p.head_dim, quiet_nan);
-          std::fill_n(v.view.row<float>(batch, h, j), p.head_dim_v,
-                      j % 2 == 0 ? quiet_nan : std::numeric_limits<float>::infinity());
-        }
-      }
-    }
-  }
-
   void make_parameters(const Problem& p, Family family, std::mt19937_64& random) {
     const auto weights = [&](Tensor& t, std::int64_t rows, std::int64_t inputs, double deviation) {
       t = Tensor(1, 1, rows, inputs, false);

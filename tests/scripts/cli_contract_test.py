@@ -46,9 +46,10 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str,
 
 # (arguments, what the sentence must hold)
 COMMANDS: list[tuple[list[str], str]] = [
-    ([], "say what to do: list, run, "),
+    ([], "list, run, compare"),
     (["runn"], "runn"),
-    (["apply"], "apply"),
+    (["apply"], "backend"),
+    (["apply", "cpu.naive"], "--q"),
     (["doctor"], "doctor"),
     (["selftest"], "selftest"),
     (["calc"], "calc"),
@@ -90,6 +91,7 @@ VALUES: list[tuple[list[str], str]] = [
     (["--dtype", "f64"], "f32"),
     (["--scale", "nan"], "--scale"),
     (["--scale", "inf"], "--scale"),
+    (["--scale", "1e39"], "--scale"),
     (["--scale", "0,125"], "--scale"),
     (["--scale", "12%"], "--scale"),
     (["--output-projection", "maybe", "--scope", "layer"], "--output-projection"),
