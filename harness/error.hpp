@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace attn {
 
@@ -20,10 +21,25 @@ enum class Exit : int {
   terminated = 143,
 };
 
+// `text` without control characters: a sentence that quotes what was typed stays one line.
+inline std::string on_one_line(std::string_view text) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      line += c;
+    } else {
+      line += {'\\', 'x', digits[byte / 16], digits[byte % 16]};
+    }
+  }
+  return line;
+}
+
 class CommandError : public std::runtime_error {
  public:
-  CommandError(Exit code, const std::string& sentence)
-      : std::runtime_error(sentence), code_(code) {}
+  CommandError(Exit code, std::string_view sentence)
+      : std::runtime_error(on_one_line(sentence)), code_(code) {}
   [[nodiscard]] Exit code() const { return code_; }
 
  private:
