@@ -60,7 +60,8 @@ std::optional<Event> parse_event(std::string_view line) {
   event.position = parse_number<int>((*fields)[5]);
   event.time_s = parse_number<double>((*fields)[6]);
   event.detail = nlohmann::json::parse((*fields)[9], nullptr, false);
-  if (!is_detail(event.detail) || event.process < 0 || event.process > most_processes) {
+  if (!is_detail(event.detail) || event.process < 0 || event.process > most_processes ||
+      event.time_s.value_or(0) < 0) {
     return std::nullopt;
   }
   if (event.kind == Event::Kind::sample &&
