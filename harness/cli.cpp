@@ -109,22 +109,22 @@ void add_seconds(CLI::App& app, const std::string& name, const std::function<voi
 }  // namespace
 
 double parse_share(const std::string& option, const std::string& text) {
-  const auto parsed = leading_number(text);
-  // A bare 1 is as likely to mean 1 % as all.
-  if (!parsed || (parsed->second != "%" && !parsed->second.empty()) || parsed->first == 0 ||
-      (parsed->second == "%" ? parsed->first > 100 : parsed->first >= 1)) {
-    usage_error(fmt::format("{}: \"{}\" is no share; use one like 2% or 0.02", option, text));
+  if (const auto parsed = leading_number(text);
+      parsed && (parsed->second == "%" || parsed->second.empty())) {
+    const double share = parsed->second == "%" ? parsed->first / 100 : parsed->first;
+    // A bare 1 is as likely to mean 1 % as all.
+    if (share > 0 && (share < 1 || (share == 1 && parsed->second == "%"))) return share;
   }
-  return parsed->second == "%" ? parsed->first / 100 : parsed->first;
+  usage_error(fmt::format("{}: \"{}\" is no share; use one like 2% or 0.02", option, text));
 }
 
 double parse_seconds(const std::string& option, const std::string& text) {
   constexpr std::array<std::pair<std::string_view, double>, 4> units = {
       {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"m", 60}}};
-  if (const auto parsed = leading_number(text);
-      parsed && parsed->first > 0 && parsed->first < 1e9) {
+  if (const auto parsed = leading_number(text); parsed && parsed->first < 1e9) {
     for (const auto& [unit, factor] : units) {
-      if (parsed->second == unit) return parsed->first * factor;
+      const double seconds = parsed->first * factor;
+      if (parsed->second == unit && seconds > 0) return seconds;
     }
   }
   usage_error(fmt::format("{}: \"{}\" is no time; use one like 5, 5s, 200ms or 2m", option, text));

@@ -18,6 +18,9 @@ Exit exit_of(const std::set<Exit>& happened) {
   return Exit::good;
 }
 
+CommandError::CommandError(Exit code, std::string_view sentence)
+    : std::runtime_error(printable(sentence)), code_(code) {}
+
 void warn(std::string_view sentence) {
   std::fputs(("attnbench: " + printable(sentence) + "\n").c_str(), stderr);
 }

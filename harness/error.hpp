@@ -31,8 +31,8 @@ void warn(std::string_view sentence);
 
 class CommandError : public std::runtime_error {
  public:
-  CommandError(Exit code, const std::string& sentence)
-      : std::runtime_error(sentence), code_(code) {}
+  // The sentence may quote what was typed: control characters in it are escaped.
+  CommandError(Exit code, std::string_view sentence);
   [[nodiscard]] Exit code() const { return code_; }
 
  private:

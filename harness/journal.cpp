@@ -35,7 +35,19 @@ std::optional<T> parse_number(const std::string& text) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  if (!std::isfinite(static_cast<double>(value))) return std::nullopt;
   return value;
+}
+
+// Every detail is flat, and those that readers take for words are text.
+bool is_detail(const nlohmann::json& detail) {
+  constexpr std::array<const char*, 5> words = {"cache", "device_name", "kind", "reason", "status"};
+  return detail.is_object() &&
+         std::none_of(detail.begin(), detail.end(),
+                      [](const nlohmann::json& value) { return value.is_structured(); }) &&
+         std::all_of(words.begin(), words.end(), [&](const char* word) {
+           return !detail.contains(word) || detail[word].is_string();
+         });
 }
 
 std::optional<Event> parse_event(std::string_view line) {
@@ -53,11 +65,12 @@ std::optional<Event> parse_event(std::string_view line) {
   event.position = parse_number<int>((*fields)[5]);
   event.time_s = parse_number<double>((*fields)[6]);
   event.detail = nlohmann::json::parse((*fields)[9], nullptr, false);
-  if (!event.detail.is_object() || event.process < 0 || event.process > most_processes) {
+  if (!is_detail(event.detail) || event.process < 0 || event.process > most_processes ||
+      event.time_s.value_or(0) < 0) {
     return std::nullopt;
   }
-  if (event.kind == Event::Kind::sample && !(event.round && *event.round >= 0 && event.time_s &&
-                                             *event.time_s > 0 && std::isfinite(*event.time_s))) {
+  if (event.kind == Event::Kind::sample &&
+      !(event.round && *event.round >= 0 && event.time_s && *event.time_s > 0)) {
     return std::nullopt;
   }
   return event;

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "harness/error.hpp"
+#include "harness/text.hpp"
 
 namespace attn {
 namespace {
@@ -41,7 +42,7 @@ class HeaderReader {
                          : key == "fortran_order" ? &order
                          : key == "shape"         ? &shape
                                                   : nullptr;
-      if (seen == nullptr) refuse(fmt::format("its header has the key '{}'", printable(key)));
+      if (seen == nullptr) refuse(fmt::format("its header has the key '{}'", excerpt(key)));
       if (*seen) refuse(fmt::format("its header has '{}' twice", key));
       *seen = true;
       if (seen == &type) {
@@ -65,10 +66,8 @@ class HeaderReader {
     file_error(fmt::format("{} is no readable .npy file: {}", name_, what));
   }
 
-  static std::string printable(std::string text) {
-    std::replace_if(
-        text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-    return text.size() > 40 ? text.substr(0, 40) + "..." : text;
+  static std::string excerpt(std::string_view text) {
+    return printable(text.substr(0, 40)) + (text.size() > 40 ? "..." : "");
   }
 
   void skip_space() {
@@ -105,7 +104,7 @@ class HeaderReader {
       usage_error(fmt::format(
           "{} has a structured type; save one float16, float32 or float64 field of it", name_));
     }
-    return printable(string());
+    return excerpt(string());
   }
 
   bool boolean() {

@@ -20,7 +20,8 @@ namespace attn {
 namespace {
 
 constexpr std::int64_t mebi = 1024 * 1024;
-constexpr std::int64_t gemm_n = 1024;  // 12 MiB of matrices, 18 ms on a core of 118 GFLOP/s
+// 12 MiB of matrices, 18 ms on a core of 118 GFLOP/s; unused without a BLAS.
+[[maybe_unused]] constexpr std::int64_t gemm_n = 1024;
 constexpr int windows = 4;
 
 double now() {

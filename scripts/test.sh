@@ -11,8 +11,9 @@ usage: scripts/test.sh [--all] [--help]
 Sets up this machine, builds with warnings as errors (preset ci), runs the C++ tests (ctest) and the
 Python tests (pytest), both even when the first fails, and ends with the runners' summary lines.
 
-  --all   then the C++ tests again under the address and undefined-behaviour sanitizers
-          (preset sanitize; tests labelled no_sanitizer are left out)
+  --all   between the two: the C++ tests again under the address and undefined-behaviour sanitizers
+          (preset sanitize), those with threads under the thread sanitizer (preset thread), and the
+          fuzz targets, 20 seconds each (preset fuzz; longer: tests/fuzz/README.md)
 
 One test alone:  ctest --preset ci -R Roofs.NamesAndUnits   or   .venv/bin/pytest -k name
 Exit code: 0 when everything passed, 1 otherwise, 2 usage.
@@ -58,8 +59,9 @@ ctest_preset() {
 
 ctest_preset ci -j 2
 if [ "$all" = yes ]; then
-  export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
-  ctest_preset sanitize -j 2 -LE no_sanitizer
+  ctest_preset sanitize -j 2
+  ctest_preset thread -j 2
+  ctest_preset fuzz -j 2
 fi
 
 .venv/bin/python -m pytest 2>&1 | tee build/pytest.log || failed=yes

@@ -156,6 +156,35 @@ TEST_F(JournalFile, ARepeatedLineIsLeftOutAndNamed) {
   EXPECT_FALSE(replay(events).points.at("a").convicted());
 }
 
+TEST_F(JournalFile, DetailsAreFlatAndTheirWordsText) {
+  Journal(path_, "run").append(sample("a", 0, 0, 0.5));
+  std::ofstream(path_, std::ios::app) << R"(run,a,offence,0,1,,,,,"{""kind"":5}")"
+                                      << "\n"
+                                      << R"(run,a,finish,0,,,,,,"{""status"":null}")"
+                                      << "\n"
+                                      << R"(run,a,check,0,,,1,,,"{""mode"":[1]}")"
+                                      << "\n";
+  EXPECT_EQ(read_journal(path_).size(), 1);
+}
+
+TEST_F(JournalFile, ATimeThatIsNotFiniteIsNone) {
+  Journal(path_, "run");
+  std::ofstream(path_, std::ios::app) << "run,a,check,0,,,inf,,,{}\n";
+  EXPECT_EQ(replay(read_journal(path_)).points.at("a").call_seconds(), std::nullopt);
+}
+
+TEST_F(JournalFile, AForeignFileIsRefusedAgain) {
+  std::ofstream(path_) << "another,header\n";
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    try {
+      Journal(path_, "run");
+      FAIL() << "it was taken for a journal";
+    } catch (const CommandError& error) {  // and not: another run holds the lock
+      EXPECT_EQ(error.code(), Exit::file);
+    }
+  }
+}
+
 TEST_F(JournalFile, SamplesOfARoundWithAnOffenceAreSuspect) {
   const RunState state = replay({sample("honest", 0, 0, 1), sample("honest", 0, 1, 2),
                                  offence("liar", 0, 1), sample("honest", 1, 1, 3)});

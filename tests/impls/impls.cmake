@@ -1,7 +1,7 @@
 # Tests of impls/. Files of a backend are found by glob, so a new backend is under test at once.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 
-attn_test(conformance_test SOURCES impls/conformance_test.cpp LIBS ${ATTN_BACKENDS} attn_harness
+attn_test(conformance_test THREADED SOURCES impls/conformance_test.cpp LIBS ${ATTN_BACKENDS} attn_harness
   FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv")
 
 # The kernel text of each cpu backend on a counting scalar, one program each.
@@ -26,14 +26,14 @@ if(ATTN_HAVE_BLAS)
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/blas_backends.inc
     CONTENT "@ATTN_BLAS_LINES@" @ONLY)
   # Everything from source and no OpenBLAS on the link line.
-  attn_test(blas_counting_test
+  attn_test(blas_counting_test THREADED
     SOURCES impls/blas_counting_test.cpp ${ATTN_BLAS_FILES} ${CMAKE_SOURCE_DIR}/harness/layer.cpp
       ${CMAKE_SOURCE_DIR}/harness/work.cpp ${CMAKE_SOURCE_DIR}/harness/buffers.cpp
     LIBS OpenMP::OpenMP_CXX fmt::fmt FLAGS -DATTN_HAVE_BLAS -O3)
   target_include_directories(blas_counting_test SYSTEM PRIVATE ${ATTN_CBLAS_INCLUDE})
   target_include_directories(blas_counting_test PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
 
-  attn_test(one_pool_test SOURCES impls/one_pool_test.cpp LIBS ${ATTN_BACKENDS} attn_harness)
+  attn_test(one_pool_test THREADED SOURCES impls/one_pool_test.cpp LIBS ${ATTN_BACKENDS} attn_harness)
 
   add_library(attn_pthread_flavour_stub SHARED impls/pthread_flavour_stub.cpp)
   add_executable(two_pools_test impls/two_pools_test.cpp)

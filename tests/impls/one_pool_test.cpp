@@ -3,11 +3,14 @@
 // it.
 #include <cblas.h>
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "harness/registry.hpp"
 
@@ -28,6 +31,26 @@ TEST(OnePool, NoOtherFlavourIsLoaded) {
     EXPECT_EQ(library.find("pthread"), std::string::npos) << library;
   }
   EXPECT_EQ(libraries.size(), 1U);
+}
+
+std::ptrdiff_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
+TEST(OnePool, ProductsRunOnTheThreadsThatAreThere) {
+  // A second OpenMP beside ours would start threads of its own for the product.
+  omp_set_num_threads(3);
+  std::vector<float> values(512 * 512, 1.0F);
+#pragma omp parallel for
+  for (float& value : values) value += 1.0F;
+  const std::ptrdiff_t threads = threads_of_this_process();
+  EXPECT_GE(threads, 3);
+  std::vector<float> product(values.size());
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 512, 512, 512, 1.0F, values.data(), 512,
+              values.data(), 512, 0.0F, product.data(), 512);
+  EXPECT_EQ(product.back(), 2048.0F);
+  EXPECT_EQ(threads_of_this_process(), threads);
 }
 
 TEST(OnePool, BackendsSayWhichLibraryRan) {
