@@ -324,7 +324,10 @@ CONFLICTS = [
     (["--preset", "default", "--heads", "2"], "--heads"),
     (["--resume", "--out", "nowhere", "--n", "16"], "nowhere"),
     (["--batch", "1:2147483647:xsqrt2", "--heads", "1:2147483647:xsqrt2", "--n", "1"], "--batch"),
-    (["--batch", "1:1048576", "--head-dim", "1:1048576", "--heads", "1:1048576"], "100000 points"),
+    (
+        ["--batch", "1:65536:xsqrt2", "--heads", "1:1024", "--n", "1:1024", "--head-dim", "1:256"],
+        "100000 points",
+    ),
     (["--only", "cpu.naive", "blas.gqa"], "blas.gqa"),
     (["--n", "16", "32"], "32"),
     (["--", "extra"], "extra"),
