@@ -40,12 +40,6 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates) {
-  return *std::min_element(candidates.begin(), candidates.end(), [&](auto a, auto b) {
-    return edit_distance(word, a) < edit_distance(word, b);
-  });
-}
-
 std::vector<const Entry*> select(const Selection& selection) {
   std::vector<std::string_view> names;
   for (const Entry& entry : registry()) names.push_back(entry.name);
@@ -246,14 +240,7 @@ class Grid {
       p.scale.reset();
       p.output_projection = false;
     }
-    point.key = fmt::format(
-        "{}|{}|{}|{}|t{}|{}|nq{}|nkv{}|b{}|h{}|hkv{}|d{}|dv{}|dm{}|wo{}|w{}|{}|s{}|{}|{}|seed{}",
-        entry.name, name_of(p.scope), name_of(p.regime),
-        p.memory == Memory::device ? "device" : "cpu", p.threads, name_of(point.cache), p.n_q,
-        p.n_kv, p.batch, p.heads, p.heads_kv, p.head_dim, p.head_dim_v, p.d_model,
-        p.output_projection, p.width, p.mask == Mask::causal ? "causal" : "full",
-        p.effective_scale(), name_of(p.dtype), name_of(point.dist), point.seed);
-    point.id = fmt::format("{:012x}", hash_text(point.key) >> 16);
+    name_point(point);
     return point;
   }
 
@@ -307,6 +294,24 @@ void expand_sweep(const PlanOptions& options, const std::string& name,
 }
 
 }  // namespace
+
+std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates) {
+  return *std::min_element(candidates.begin(), candidates.end(), [&](auto a, auto b) {
+    return edit_distance(word, a) < edit_distance(word, b);
+  });
+}
+
+void name_point(Point& point) {
+  const Problem& p = point.problem;
+  point.key = fmt::format(
+      "{}|{}|{}|{}|t{}|{}|nq{}|nkv{}|b{}|h{}|hkv{}|d{}|dv{}|dm{}|wo{}|w{}|{}|s{}|{}|{}|seed{}",
+      point.entry->name, name_of(p.scope), name_of(p.regime),
+      p.memory == Memory::device ? "device" : "cpu", p.threads, name_of(point.cache), p.n_q, p.n_kv,
+      p.batch, p.heads, p.heads_kv, p.head_dim, p.head_dim_v, p.d_model, p.output_projection,
+      p.width, p.mask == Mask::causal ? "causal" : "full", p.effective_scale(), name_of(p.dtype),
+      name_of(point.dist), point.seed);
+  point.id = fmt::format("{:012x}", hash_text(point.key) >> 16);
+}
 
 const Entry& entry_called(std::string_view context, std::string_view name) {
   std::vector<std::string_view> names;

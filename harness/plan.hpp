@@ -56,6 +56,8 @@ struct PlanOptions {
 // names and empty selections. Does not ask backends whether they refuse.
 std::vector<Point> make_plan(const PlanOptions& options);
 
+void name_point(Point& point);  // sets key and id from all the rest
+
 struct PresetInfo {
   std::string name;
   std::string about;
@@ -65,6 +67,9 @@ std::vector<PresetInfo> list_presets();
 
 // The backend of exactly this name; throws CommandError (usage) that names the nearest one.
 const Entry& entry_called(std::string_view context, std::string_view name);
+
+// The candidate of the least edit distance; there must be one.
+std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates);
 
 bool matches_glob(std::string_view pattern, std::string_view text);  // * and ?
 std::uint64_t hash_text(std::string_view text);                      // FNV-1a, 64 bits
