@@ -19,6 +19,7 @@ using Words = std::vector<std::string>;
 Exit command_list(const Words& args);
 Exit command_run(const Words& args);
 Exit command_compare(const Words& args);
+Exit command_selftest(const Words& args);
 
 // Parses a command's words. Throws CommandError (usage), and HelpShown after --help, which prints.
 struct HelpShown {};

@@ -24,6 +24,7 @@ constexpr Command commands[] = {
      command_list},
     {"run", "[options]", "a sweep; `run --help` teaches it", command_run},
     {"compare", "A B [options]", "faster, slower or undecided", command_compare},
+    {"selftest", "[options]", "dishonest backends, and which rule catches each", command_selftest},
 };
 
 std::string usage() {
