@@ -89,7 +89,9 @@ Cast choose(const std::vector<std::string>& only) {
   Cast cast;
   bool layer = false;
   bool recurrence = false;
-  for (const auto& [name, liar] : liars()) {
+  for (const NamedLiar& named : liars()) {
+    const std::string_view name = named.name;
+    const Liar& liar = named.liar;
     const bool chosen =
         only.empty() || std::any_of(only.begin(), only.end(),
                                     [&](const auto& glob) { return matches_glob(glob, name); });
@@ -176,7 +178,7 @@ void judge(const Trial& trial, const PointState& state, const Safeguards& rules,
     bad = status != Status::ok;
     if (bad) tally.failed.push_back(name + " is honest, but was " + said);
   } else if (status == Status::ok) {
-    tally.passed.push_back(std::string(trial.name));
+    tally.passed.emplace_back(trial.name);
     verdict = fmt::format(", not caught by {}{}", name_of(trial.rule),
                           rules.has(trial.rule) ? "" : ", which is off");
   } else if (status == Status::mismatch || status == Status::mistrusted ||
