@@ -5,10 +5,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 namespace attn {
 namespace {
@@ -24,27 +26,51 @@ std::size_t round_up(std::size_t bytes, std::size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
 
+struct Mapping {
+  const std::byte* start;
+  std::size_t bytes;  // both fences included
+};
+std::vector<Mapping>& live_mappings() {
+  static std::vector<Mapping> mappings;
+  return mappings;
+}
+
+void unmap(void* mapping, std::size_t bytes) {
+  std::erase_if(live_mappings(), [&](const Mapping& m) { return m.start == mapping; });
+  munmap(mapping, bytes);
+}
+
 // `payload` accessible bytes (whole pages) between two protected pages.
-void* map_between_fences(std::size_t payload) {
+void* map_between_fences(std::size_t payload, bool protection = true) {
   const std::size_t page = page_size();
   void* mapping = mmap(nullptr, payload + 2 * page, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();
-  if (payload > 0 &&
-      mprotect(static_cast<std::byte*>(mapping) + page, payload, PROT_READ | PROT_WRITE) != 0) {
+  const std::size_t accessible = protection ? payload : payload + page;
+  if (accessible > 0 &&
+      mprotect(static_cast<std::byte*>(mapping) + page, accessible, PROT_READ | PROT_WRITE) != 0) {
     munmap(mapping, payload + 2 * page);
     throw std::bad_alloc();
   }
+  live_mappings().push_back({static_cast<std::byte*>(mapping), payload + 2 * page});
   return mapping;
 }
 
 }  // namespace
 
-FencedBuffer::FencedBuffer(std::size_t bytes) : size_(bytes) {
+bool in_protected_page(const void* address) {
+  const auto* at = static_cast<const std::byte*>(address);
+  return std::any_of(live_mappings().begin(), live_mappings().end(), [&](const Mapping& m) {
+    const std::byte* end = m.start + m.bytes;
+    return at >= m.start && at < end && (at < m.start + page_size() || at >= end - page_size());
+  });
+}
+
+FencedBuffer::FencedBuffer(std::size_t bytes, bool protection) : size_(bytes) {
   const std::size_t page = page_size();
   if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
   const std::size_t payload = round_up(bytes, page);
-  mapping_ = map_between_fences(payload);
+  mapping_ = map_between_fences(payload, protection);
   mapped_ = payload + 2 * page;
   std::byte* start = static_cast<std::byte*>(mapping_) + page;
   data_ = start + (payload - bytes);
@@ -66,7 +92,7 @@ FencedBuffer& FencedBuffer::operator=(FencedBuffer&& other) noexcept {
 }
 
 FencedBuffer::~FencedBuffer() {
-  if (mapping_ != nullptr) munmap(mapping_, mapped_);
+  if (mapping_ != nullptr) unmap(mapping_, mapped_);
 }
 
 bool FencedBuffer::intact() const {
@@ -111,7 +137,7 @@ Arena::Arena(std::size_t bytes)
     : mapping_(map_between_fences(round_up(bytes, page_size()))),
       capacity_(round_up(bytes, page_size())) {}
 
-Arena::~Arena() { munmap(mapping_, capacity_ + 2 * page_size()); }
+Arena::~Arena() { unmap(mapping_, capacity_ + 2 * page_size()); }
 
 void* Arena::region(std::size_t bytes) const {
   const std::size_t rounded = round_up(bytes, 64);

@@ -14,7 +14,9 @@ namespace attn {
 class FencedBuffer {
  public:
   FencedBuffer() = default;
-  explicit FencedBuffer(std::size_t bytes);
+  // Without protection the page behind the end is ordinary memory (selftest --without
+  // protected-pages).
+  explicit FencedBuffer(std::size_t bytes, bool protection = true);
   FencedBuffer(FencedBuffer&& other) noexcept;
   FencedBuffer& operator=(FencedBuffer&& other) noexcept;
   ~FencedBuffer();
@@ -31,6 +33,10 @@ class FencedBuffer {
   void* data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+// Whether the address lies in a protected page of a live FencedBuffer or Arena: for the handler of a
+// fault, so it allocates and locks nothing.
+bool in_protected_page(const void* address);
 
 // One scratch region for all backends, mapped once, page-aligned; every view of it ends at a
 // protected page, so `at_most(bytes)` differs in its start, not in its end.

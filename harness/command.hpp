@@ -21,6 +21,7 @@ Exit command_run(const Words& args);
 Exit command_compare(const Words& args);
 Exit command_calc(const Words& args);
 Exit command_apply(const Words& args);
+Exit command_selftest(const Words& args);
 
 // Parses a command's words. Throws CommandError (usage), and HelpShown after --help, which prints.
 struct HelpShown {};

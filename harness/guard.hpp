@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "harness/reference.hpp"
+#include "harness/safeguards.hpp"
 
 namespace attn {
 
@@ -34,18 +35,19 @@ class ChangedRow {
 
 class GuardImpl {
  public:
-  GuardImpl(Shape& shape, const Output& output);
+  GuardImpl(Shape& shape, const Output& output, const Safeguards& rules);
   virtual ~GuardImpl() = default;
   virtual void disturb(std::uint64_t lot) = 0;
-  virtual std::optional<std::string> check() = 0;
+  virtual std::optional<Finding> check() = 0;
 
  protected:
   void poison(const RowId& id) const;
   // The output row against `expected` [width]. `moved` is the largest element of the change that
-  // the row was to follow, 0 for a row that was only poisoned.
-  [[nodiscard]] std::optional<std::string> compare(const RowId& id, const double* expected,
-                                                   double moved) const;
-  [[nodiscard]] std::optional<std::string> written(const RowId& id) const;
+  // the row was to follow, 0 for a row that was only poisoned; `rule` is what a finite but wrong row
+  // breaks.
+  [[nodiscard]] std::optional<Finding> compare(const RowId& id, const double* expected,
+                                               double moved, Safeguard rule) const;
+  [[nodiscard]] std::optional<Finding> written(const RowId& id) const;
   void still_valid() const;
 
   // The truth's rows fall into groups, one of each (batch, head). `pick` gives every group a
@@ -53,10 +55,12 @@ class GuardImpl {
   // and is returned, else none.
   static constexpr std::size_t none = SIZE_MAX;
   std::size_t pick(std::uint64_t lot);
-  // A row of the group of row r by lot.
+  // A row of the group of row r by lot, and one that is not r itself: none where r is alone.
   [[nodiscard]] std::size_t neighbour(std::size_t r, std::uint64_t lot) const;
+  [[nodiscard]] std::size_t other_than(std::size_t r, std::uint64_t lot) const;
 
   Shape& shape_;
+  const Safeguards rules_;
   const Shape::Truth& truth_;
   Problem problem_;
   Io io_;
@@ -76,7 +80,9 @@ void multiply(const void* weights, std::int64_t outputs, std::int64_t inputs, co
 void multiply(const void* weights, std::int64_t outputs, std::int64_t inputs, const double* x,
               double* y);
 
-std::unique_ptr<GuardImpl> make_layer_guard(Shape& shape, const Output& output);
-std::unique_ptr<GuardImpl> make_recurrence_guard(Shape& shape, const Output& output);
+std::unique_ptr<GuardImpl> make_layer_guard(Shape& shape, const Output& output,
+                                            const Safeguards& rules);
+std::unique_ptr<GuardImpl> make_recurrence_guard(Shape& shape, const Output& output,
+                                                 const Safeguards& rules);
 
 }  // namespace attn

@@ -18,14 +18,14 @@ double largest_difference(const double* a, const double* b, std::int64_t width) 
   return largest;
 }
 
-// The attention layer. One sampled row of y of every batch item is poisoned, and a second one in
-// the item whose row of x changes: the token that the first row weighs most. Both rows are
-// predicted by exchanging one term of each head's softmax; a row whose own token changes would need
-// all its logits, so neither row is that token.
+// The attention layer. One sampled row of y of every batch item is poisoned, and in one item the row
+// of x changes that the poisoned row weighs most. This row and a second one, which nothing in the
+// output points at, are predicted by exchanging one term of each head's softmax; a row whose own
+// token changes would need all its logits, so neither row is that token.
 class LayerGuard : public GuardImpl {
  public:
-  LayerGuard(Shape& shape, const Output& output)
-      : GuardImpl(shape, output),
+  LayerGuard(Shape& shape, const Output& output, const Safeguards& rules)
+      : GuardImpl(shape, output, rules),
         source_(io_.context ? io_.context : io_.x),
         k_width_(problem_.heads_kv * problem_.head_dim),
         v_width_(problem_.heads_kv * problem_.head_dim_v),
@@ -42,28 +42,30 @@ class LayerGuard : public GuardImpl {
     active_ = true;
     second_ = none;
     changer_ = pick(lot);
-    if (changer_ == none) return;  // no token sees another: the poison alone has to do
+    // No token sees another: the poison alone has to do.
+    if (changer_ == none || !rules_.has(Safeguard::guard_token)) return;
     const std::int64_t key = truth_.heaviest[changer_];
-    const std::size_t other = neighbour(changer_, random_bits(lot, 1));
-    if (other != changer_ && (io_.context || truth_.rows[other].token != key)) {
+    const std::size_t other = other_than(changer_, random_bits(lot, 1));
+    if (rules_.has(Safeguard::guard_second_row) && other != none &&
+        (io_.context || truth_.rows[other].token != key)) {
       second_ = other;
-      poison(truth_.rows[second_]);
     }
     float* row = changed_.take(source_.row<float>(truth_.rows[changer_].batch, 0, key));
     fill_row(lot, TensorId::change, 0, InputDist::normal, 1.0, {row, size(problem_.d_model)});
   }
 
-  std::optional<std::string> check() override {
-    std::optional<std::string> wrong;
+  std::optional<Finding> check() override {
+    std::optional<Finding> wrong;
     if (active_ && changed_.row() != nullptr) {
       multiply(io_.parameters.w_k, k_width_, problem_.d_model, changed_.row(), k_.data());
       multiply(io_.parameters.w_v, v_width_, problem_.d_model, changed_.row(), v_.data());
-      wrong = follows(changer_);
-      if (!wrong && second_ != none) wrong = follows(second_);
+      wrong = follows(changer_, Safeguard::guard_token);
+      if (!wrong && second_ != none) wrong = follows(second_, Safeguard::guard_second_row);
     }
     for (const std::size_t r : guarded_) {
       if (!active_ || wrong) break;
-      if (r != changer_) wrong = compare(truth_.rows[r], truth_.row(r), 0);
+      if (r == changer_ && changed_.row() != nullptr) continue;
+      wrong = compare(truth_.rows[r], truth_.row(r), 0, Safeguard::guard_row);
     }
     changed_.put_back();
     active_ = false;
@@ -71,11 +73,11 @@ class LayerGuard : public GuardImpl {
   }
 
  private:
-  [[nodiscard]] std::optional<std::string> follows(std::size_t r) {
+  [[nodiscard]] std::optional<Finding> follows(std::size_t r, Safeguard rule) {
     const RowId& id = truth_.rows[r];
     const double* before = truth_.row(r);
     if (truth_.heaviest[changer_] >= problem_.visible(id.batch, id.token)) {
-      return compare(id, before, 0);
+      return compare(id, before, 0, rule);
     }
     const double* q =
         truth_.queries.data() + static_cast<std::int64_t>(r) * problem_.heads * problem_.head_dim;
@@ -113,7 +115,7 @@ class LayerGuard : public GuardImpl {
       multiply(io_.parameters.w_o, problem_.d_model, mixed_width_, mixed_.data(), expected_.data());
       expected = expected_.data();
     }
-    return compare(id, expected, largest_difference(expected, before, truth_.width));
+    return compare(id, expected, largest_difference(expected, before, truth_.width), rule);
   }
 
   ConstView source_;  // the tensor whose row changes
@@ -130,8 +132,8 @@ class LayerGuard : public GuardImpl {
 // Of items whose end the reference does not know, only that the row is written can be asked.
 class RecurrenceGuard : public GuardImpl {
  public:
-  RecurrenceGuard(Shape& shape, const Output& output)
-      : GuardImpl(shape, output),
+  RecurrenceGuard(Shape& shape, const Output& output, const Safeguards& rules)
+      : GuardImpl(shape, output, rules),
         d_(problem_.d_model),
         changed_(d_),
         h_(size(d_)),
@@ -153,14 +155,14 @@ class RecurrenceGuard : public GuardImpl {
     active_ = problem_.n_q > 0;
     if (!active_) return;
     for (std::int64_t b = 0; b < problem_.batch; ++b) poison({b, 0, problem_.n_q - 1});
-    if (truth_.last_steps.empty()) return;
+    if (truth_.last_steps.empty() || !rules_.has(Safeguard::guard_token)) return;
     item_ = truth_.last_steps[random_bits(lot, 0) % truth_.last_steps.size()].batch;
     float* row = changed_.take(io_.x.row<float>(item_, 0, problem_.n_q - 1));
     fill_row(lot, TensorId::change, 0, InputDist::normal, 1.0, {row, size(d_)});
   }
 
-  std::optional<std::string> check() override {
-    std::optional<std::string> wrong;
+  std::optional<Finding> check() override {
+    std::optional<Finding> wrong;
     for (std::int64_t b = 0; active_ && b < problem_.batch && !wrong; ++b) {
       const RowId id{b, 0, problem_.n_q - 1};
       if (row_[size(b)] == none) {
@@ -168,7 +170,7 @@ class RecurrenceGuard : public GuardImpl {
       } else if (changed_.row() != nullptr && b == item_) {
         wrong = follows(id);
       } else {
-        wrong = compare(id, truth_.row(row_[size(b)]), 0);
+        wrong = compare(id, truth_.row(row_[size(b)]), 0, Safeguard::guard_row);
       }
     }
     changed_.put_back();
@@ -177,7 +179,7 @@ class RecurrenceGuard : public GuardImpl {
   }
 
  private:
-  [[nodiscard]] std::optional<std::string> follows(const RowId& id) {
+  [[nodiscard]] std::optional<Finding> follows(const RowId& id) {
     const LastStep& step = truth_.last_steps[step_[size(id.batch)]];
     const auto width = static_cast<std::int64_t>(w_x_.size());
     const auto* bias = static_cast<const float*>(io_.parameters.b);
@@ -187,7 +189,8 @@ class RecurrenceGuard : public GuardImpl {
     std::copy(step.c.begin(), step.c.end(), c_.begin());
     reference::cell(shape_.family(), d_, w_x_.data(), step.u_h.data(), h_.data(), c_.data());
     const double* before = truth_.row(row_[size(id.batch)]);
-    return compare(id, h_.data(), largest_difference(h_.data(), before, d_));
+    return compare(id, h_.data(), largest_difference(h_.data(), before, d_),
+                   Safeguard::guard_token);
   }
 
   std::int64_t d_;
@@ -200,12 +203,14 @@ class RecurrenceGuard : public GuardImpl {
 
 }  // namespace
 
-std::unique_ptr<GuardImpl> make_layer_guard(Shape& shape, const Output& output) {
-  return std::make_unique<LayerGuard>(shape, output);
+std::unique_ptr<GuardImpl> make_layer_guard(Shape& shape, const Output& output,
+                                            const Safeguards& rules) {
+  return std::make_unique<LayerGuard>(shape, output, rules);
 }
 
-std::unique_ptr<GuardImpl> make_recurrence_guard(Shape& shape, const Output& output) {
-  return std::make_unique<RecurrenceGuard>(shape, output);
+std::unique_ptr<GuardImpl> make_recurrence_guard(Shape& shape, const Output& output,
+                                                 const Safeguards& rules) {
+  return std::make_unique<RecurrenceGuard>(shape, output, rules);
 }
 
 }  // namespace attn

@@ -17,6 +17,11 @@ enum class TensorId : std::uint32_t { q, k, v, x, context, w_q, w_k, w_v, w_o, w
 void fill_row(std::uint64_t seed, TensorId tensor, std::int64_t row, InputDist dist, double scale,
               std::span<float> values);
 
+// Seeds of the inputs of a closing call, and of its repetitions.
+constexpr std::uint64_t fresh_seed(std::uint64_t seed, int attempt) {
+  return seed ^ (std::uint64_t{0x66726573682d696e} + static_cast<std::uint64_t>(attempt));
+}
+
 // 64 random bits of (seed, counter): for every choice the harness makes by lot.
 std::uint64_t random_bits(std::uint64_t seed, std::uint64_t counter);
 

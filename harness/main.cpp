@@ -31,6 +31,7 @@ constexpr Command commands[] = {
     {"apply", "BACKEND --q F --k F --v F --out F [options]", "one backend on your own tensors",
      command_apply},
     {"calc", "params|cache|flops|crossover|example ...", "the lesson's numbers", command_calc},
+    {"selftest", "[options]", "dishonest backends, and which rule catches each", command_selftest},
 };
 
 std::string usage() {

@@ -247,14 +247,7 @@ class Grid {
       p.scale.reset();
       p.output_projection = false;
     }
-    point.key = fmt::format(
-        "{}|{}|{}|{}|t{}|{}|nq{}|nkv{}|b{}|h{}|hkv{}|d{}|dv{}|dm{}|wo{}|w{}|{}|s{}|{}|{}|seed{}",
-        entry.name, name_of(p.scope), name_of(p.regime),
-        p.memory == Memory::device ? "device" : "cpu", p.threads, name_of(point.cache), p.n_q,
-        p.n_kv, p.batch, p.heads, p.heads_kv, p.head_dim, p.head_dim_v, p.d_model,
-        p.output_projection, p.width, p.mask == Mask::causal ? "causal" : "full",
-        p.effective_scale(), name_of(p.dtype), name_of(point.dist), point.seed);
-    point.id = fmt::format("{:012x}", hash_text(point.key) >> 16);
+    name_point(point);
     return point;
   }
 
@@ -320,6 +313,18 @@ double parse_scale(const std::string& text) {
                             text, most_scale, most_scale));
   }
   return value;
+}
+
+void name_point(Point& point) {
+  const Problem& p = point.problem;
+  point.key = fmt::format(
+      "{}|{}|{}|{}|t{}|{}|nq{}|nkv{}|b{}|h{}|hkv{}|d{}|dv{}|dm{}|wo{}|w{}|{}|s{}|{}|{}|seed{}",
+      point.entry->name, name_of(p.scope), name_of(p.regime),
+      p.memory == Memory::device ? "device" : "cpu", p.threads, name_of(point.cache), p.n_q, p.n_kv,
+      p.batch, p.heads, p.heads_kv, p.head_dim, p.head_dim_v, p.d_model, p.output_projection,
+      p.width, p.mask == Mask::causal ? "causal" : "full", p.effective_scale(), name_of(p.dtype),
+      name_of(point.dist), point.seed);
+  point.id = fmt::format("{:012x}", hash_text(point.key) >> 16);
 }
 
 const Entry& entry_called(std::string_view context, std::string_view name) {

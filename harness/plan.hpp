@@ -56,6 +56,8 @@ struct PlanOptions {
 // names and empty selections. Does not ask backends whether they refuse.
 std::vector<Point> make_plan(const PlanOptions& options);
 
+void name_point(Point& point);  // sets key and id from all the rest
+
 struct PresetInfo {
   std::string name;
   std::string about;

@@ -35,7 +35,7 @@ std::int64_t candidate(std::uint64_t number, std::int64_t n) {
 }  // namespace
 
 Sample sample_rows(std::int64_t batch, std::int64_t heads, std::int64_t n_q, double flops_per_row,
-                   std::int64_t at_least) {
+                   std::int64_t at_least, std::uint64_t seed) {
   Sample sample;
   const std::int64_t pairs = batch * heads;
   if (pairs == 0 || n_q == 0) return {{}, true};
@@ -51,7 +51,12 @@ Sample sample_rows(std::int64_t batch, std::int64_t heads, std::int64_t n_q, dou
         tokens.push_back(n_q - 1);
         // A candidate may be taken or beyond the end; the lot finds another one soon.
         for (std::int64_t misses = 0; static_cast<std::int64_t>(tokens.size()) < wanted;) {
-          std::int64_t token = candidate(dealt++, n_q);
+          // Every second one is an edge.
+          const std::uint64_t number = dealt++;
+          const std::uint64_t lot = random_bits(seed, number);
+          std::int64_t token =
+              number % 2 == 0 ? candidate(number / 2, n_q)
+                              : static_cast<std::int64_t>(lot % static_cast<std::uint64_t>(n_q));
           if (misses > 8 * wanted) token = misses - 8 * wanted - 1;
           if (token >= n_q || std::find(tokens.begin(), tokens.end(), token) != tokens.end()) {
             ++misses;
@@ -68,13 +73,15 @@ Sample sample_rows(std::int64_t batch, std::int64_t heads, std::int64_t n_q, dou
   return sample;
 }
 
-std::vector<float> core(const Problem& problem, const Io& io, Shape::Truth& truth) {
+std::vector<float> core(const Problem& problem, const Io& io, std::uint64_t seed,
+                        Shape::Truth& truth) {
   const double pairs_per_row =
       static_cast<double>(problem.pairs()) /
       std::max(1.0, static_cast<double>(problem.batch) * static_cast<double>(problem.n_q));
   const double flops_per_row =
       2 * pairs_per_row * static_cast<double>(problem.head_dim + problem.head_dim_v);
-  Sample sample = sample_rows(problem.batch, problem.heads, problem.n_q, flops_per_row, core_rows);
+  Sample sample =
+      sample_rows(problem.batch, problem.heads, problem.n_q, flops_per_row, core_rows, seed);
   truth.mode = sample.all ? "all rows" : "sampled rows";
   truth.rows = std::move(sample.rows);
   truth.width = problem.head_dim_v;
@@ -142,20 +149,20 @@ std::vector<float> core(const Problem& problem, const Io& io, Shape::Truth& trut
   return plain;
 }
 
-Shape::Truth compute(const Problem& problem, Family family, const Io& io) {
+Shape::Truth compute(const Problem& problem, Family family, const Io& io, std::uint64_t seed) {
   Shape::Truth truth;
   std::vector<float> plain;
   switch (family) {
     case Family::attention:
     case Family::sparse:
     case Family::linear:
-      plain = problem.scope == Scope::core ? core(problem, io, truth)
-                                           : attention_layer(problem, io, truth);
+      plain = problem.scope == Scope::core ? core(problem, io, seed, truth)
+                                           : attention_layer(problem, io, seed, truth);
       break;
     case Family::rnn:
     case Family::gru:
     case Family::lstm:
-      plain = recurrence(problem, family, io, truth);
+      plain = recurrence(problem, family, io, seed, truth);
       break;
     case Family::convolution:
       throw std::invalid_argument("there is no reference for convolutions yet");

@@ -66,24 +66,28 @@ struct Sample {
 };
 
 // All rows of [batch, heads, n_q] where they cost at most 1e8 flops, else `at_least` and at least
-// two of every (batch, head): its last one and, dealt by turns, the first, those at multiples of 16
-// ... 512 and beside them.
+// two of every (batch, head): its last one and, dealt by turns, those where implementations go wrong
+// (the first, those at multiples of 16 ... 512 and beside them) and any others, drawn by `seed`, so
+// that no fixed set of rows is enough to be right.
 Sample sample_rows(std::int64_t batch, std::int64_t heads, std::int64_t n_q, double flops_per_row,
-                   std::int64_t at_least);
+                   std::int64_t at_least, std::uint64_t seed);
 
 // Of the scaled error: 8 x that of a plain implementation of the same dtype on the same rows, and a
 // floor of 2e-6 (f32 outputs) or 2 epsilon (bf16, f16 outputs).
 double error_bound(DType dtype, double plain_error);
 
-// The reference of the inputs in `io`. Throws std::invalid_argument for families without one and
-// std::runtime_error when a window of a recurrence has not forgotten the state before it.
-Shape::Truth compute(const Problem& problem, Family family, const Io& io);
+// The reference of the inputs in `io`, which `seed` made; it draws the rows. Throws
+// std::invalid_argument for families without one and std::runtime_error when a window of a
+// recurrence has not forgotten the state before it.
+Shape::Truth compute(const Problem& problem, Family family, const Io& io, std::uint64_t seed);
 
 // Its parts: fill the truth but for the scaled errors, and return the plain f32 rows [rows, width].
-std::vector<float> core(const Problem& problem, const Io& io, Shape::Truth& truth);
-std::vector<float> attention_layer(const Problem& problem, const Io& io, Shape::Truth& truth);
+std::vector<float> core(const Problem& problem, const Io& io, std::uint64_t seed,
+                        Shape::Truth& truth);
+std::vector<float> attention_layer(const Problem& problem, const Io& io, std::uint64_t seed,
+                                   Shape::Truth& truth);
 std::vector<float> recurrence(const Problem& problem, Family family, const Io& io,
-                              Shape::Truth& truth);
+                              std::uint64_t seed, Shape::Truth& truth);
 
 }  // namespace reference
 }  // namespace attn

@@ -118,14 +118,15 @@ void run_all(const Problem& p, const Io& io, const Shape::Truth& truth, Take tak
 
 }  // namespace
 
-std::vector<float> attention_layer(const Problem& p, const Io& io, Shape::Truth& truth) {
+std::vector<float> attention_layer(const Problem& p, const Io& io, std::uint64_t seed,
+                                   Shape::Truth& truth) {
   const double rows = std::max(1.0, static_cast<double>(p.batch) * static_cast<double>(p.n_q));
   const double flops_per_row =
       2.0 * static_cast<double>(p.heads) *
       (static_cast<double>(p.pairs()) / rows * static_cast<double>(p.head_dim + p.head_dim_v) +
        static_cast<double>(p.d_model) *
            static_cast<double>(p.head_dim + (p.output_projection ? p.head_dim_v : 0)));
-  Sample sample = sample_rows(p.batch, 1, p.n_q, flops_per_row, layer_rows);
+  Sample sample = sample_rows(p.batch, 1, p.n_q, flops_per_row, layer_rows, seed);
   truth.mode = sample.all ? "all rows" : "sampled rows";
   truth.rows = std::move(sample.rows);
   truth.width = p.output_projection ? p.d_model : p.heads * p.head_dim_v;

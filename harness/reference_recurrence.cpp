@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <stdexcept>
 
@@ -26,7 +27,8 @@ struct Sequence {
   std::int64_t batch, start, length, compared;
 };
 
-std::vector<Sequence> plan(const Problem& p, std::int64_t gate_count, bool& windows) {
+std::vector<Sequence> plan(const Problem& p, std::int64_t gate_count, std::uint64_t seed,
+                           bool& windows) {
   std::vector<Sequence> sequences;
   const double flops = 4.0 * static_cast<double>(gate_count) * static_cast<double>(p.batch) *
                        static_cast<double>(p.n_q) * static_cast<double>(p.d_model) *
@@ -45,9 +47,17 @@ std::vector<Sequence> plan(const Problem& p, std::int64_t gate_count, bool& wind
       continue;
     }
     sequences.push_back({b, 0, first_steps, 0});
+    // Besides the end: a window whose compared steps begin at a multiple of the largest power of two
+    // that fits, where whoever cuts the sequence into chunks starts one, and one drawn by lot.
     const std::int64_t end = p.n_q - window;
+    const std::int64_t reach = window - compared;
+    const auto border =
+        static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(p.n_q - compared)));
+    const std::int64_t drawn = static_cast<std::int64_t>(
+        random_bits(seed, static_cast<std::uint64_t>(b)) % static_cast<std::uint64_t>(end));
     std::int64_t after = first_steps;
-    for (const std::int64_t start : {end / 3 + 5, 2 * end / 3 + 11, end}) {
+    for (const std::int64_t start :
+         {std::min(border - reach, drawn), std::max(border - reach, drawn), end}) {
       // No step is compared twice.
       if (start < end && start > end - compared) continue;
       if (start + window - compared < after) continue;
@@ -136,12 +146,13 @@ Outcome<T> run_sequences(const Problem& p, Family family, std::int64_t gate_coun
 
 }  // namespace
 
-std::vector<float> recurrence(const Problem& p, Family family, const Io& io, Shape::Truth& truth) {
+std::vector<float> recurrence(const Problem& p, Family family, const Io& io, std::uint64_t seed,
+                              Shape::Truth& truth) {
   const std::int64_t gate_count = family == Family::lstm ? 4 : family == Family::gru ? 3 : 1;
   bool windows = false;
   truth.width = p.d_model;
   const std::vector<Sequence> sequences =
-      p.n_q == 0 ? std::vector<Sequence>{} : plan(p, gate_count, windows);
+      p.n_q == 0 ? std::vector<Sequence>{} : plan(p, gate_count, seed, windows);
   truth.mode = windows ? "windows" : "all rows";
   if (sequences.empty()) return {};
 

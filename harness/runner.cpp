@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <ctime>
+#include <thread>
 
 #include "harness/layer.hpp"
 #include "harness/machine.hpp"
@@ -21,6 +24,49 @@ constexpr double slow_call_s = 0.05;
 // that only other shapes reach.
 constexpr std::int64_t peak_slack_bytes = std::int64_t{4} << 20;
 
+// What other threads may use of the processor in a call of a one-thread point: the two clocks are not
+// read in one instant, and an interrupt may come between.
+constexpr double other_threads_s = 1e-4;
+
+double cpu_seconds(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+struct OtherThreads {
+  double seconds = 0;  // of processor time so far
+  bool at_rest = false;
+};
+
+// All threads but this one, once they have come to rest: a running thread's time is known late, and
+// an OpenMP team that has just been left spins for a while (for ever, if the user wants it so).
+OtherThreads other_threads() {
+  const auto used = [] {
+    return cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+  };
+  double before = used();
+  for (int tries = 0; tries < 100; ++tries) {
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
+    const double now = used();
+    if (now - before < 2e-5) return {now, true};
+    before = now;
+  }
+  return {before, false};
+}
+
+// Nothing can be said of threads that were at work before the calls.
+std::optional<Finding> other_threads_worked(const OtherThreads& before, double seconds) {
+  if (!before.at_rest) return std::nullopt;
+  const double worked = other_threads().seconds - before.seconds;
+  if (worked <= other_threads_s) return std::nullopt;
+  return Finding{
+      Safeguard::other_threads,
+      fmt::format("{:.3g} ms of work were done on other threads in or after {:.3g} ms of "
+                  "calls, but the point has one thread",
+                  1e3 * worked, 1e3 * seconds)};
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -32,14 +78,16 @@ void CacheFlusher::flush() {
   for (std::size_t i = 0; i < buffer_.size(); i += 64) ++buffer_[i];
 }
 
-Runner::Runner(const Point& point, Shape& shape, Arena& arena, CacheFlusher& flusher)
+Runner::Runner(const Point& point, Shape& shape, Arena& arena, CacheFlusher& flusher,
+               const Safeguards& rules)
     : point_(point),
       shape_(shape),
       arena_(arena),
       flusher_(flusher),
+      rules_(rules),
       cost_(cost(point.entry->backend, point.problem)),
-      output_(point.problem, point.family()),
-      state_(static_cast<std::size_t>(cost_.state_bytes)),
+      output_(point.problem, point.family(), rules),
+      state_(static_cast<std::size_t>(cost_.state_bytes), rules.has(Safeguard::protected_pages)),
       io_(shape.io()) {
   output_.attach(io_);
   prepare(point.entry->backend, point.problem, shape.parameters(), state_.data());
@@ -59,6 +107,10 @@ double Runner::call(const Io& io) {
   return seconds_since(start);
 }
 
+bool Runner::threads_are_watched() const {
+  return !device_ && point_.problem.threads == 1 && rules_.has(Safeguard::other_threads);
+}
+
 CheckOutcome Runner::check() {
   set_threads(point_.problem.threads);
   shape_.truth();
@@ -66,43 +118,60 @@ CheckOutcome Runner::check() {
   if (device_) device_->upload();
   arena_.give_back();
   const std::uint64_t before = shape_.hash();
+  const OtherThreads others = threads_are_watched() ? other_threads() : OtherThreads{};
 
   CheckOutcome outcome;
   const bool peak_known = reset_peak_rss() && !device_;
   const std::int64_t resident = current_rss_bytes();
   outcome.seconds = call(io_);
+  const std::uint64_t answer = output_.hash();  // at once: nobody may write any more
   if (peak_known) outcome.peak_bytes = std::max<std::int64_t>(0, peak_rss_bytes() - resident);
-  if (device_) device_->download();
 
-  const auto error = [&](std::string reason) {
+  const auto error = [&](Safeguard rule, std::string reason) {
     outcome.status = Status::error;
-    outcome.reason = std::move(reason);
+    outcome.finding = {rule, std::move(reason)};
     return outcome;
   };
-  if (shape_.hash() != before) return error("changed its inputs");
-  if (!output_.intact() || !shape_.intact() || !state_.intact())
-    return error("wrote outside its output");
+  if (threads_are_watched()) {
+    if (const auto finding = other_threads_worked(others, outcome.seconds)) {
+      return error(finding->rule, finding->reason);
+    }
+  }
+  if (device_) device_->download();
+  if (rules_.has(Safeguard::input_hash) && shape_.hash() != before) {
+    return error(Safeguard::input_hash, "changed its inputs");
+  }
+  if (rules_.has(Safeguard::fences) &&
+      (!output_.intact() || !shape_.intact() || !state_.intact())) {
+    return error(Safeguard::fences, "wrote before the start of a tensor");
+  }
   const std::int64_t slack = peak_slack_bytes * point_.problem.threads;
-  if (outcome.peak_bytes > cost_.scratch_bytes + cost_.scratch_bytes / 50 + slack) {
-    return error(fmt::format("took {} bytes of memory in one call, but declares {} of scratch",
+  if (rules_.has(Safeguard::memory_peak) &&
+      outcome.peak_bytes > cost_.scratch_bytes + cost_.scratch_bytes / 50 + slack) {
+    return error(Safeguard::memory_peak,
+                 fmt::format("took {} bytes of memory in one call, but declares {} of scratch",
                              outcome.peak_bytes, cost_.scratch_bytes));
   }
   const std::int64_t model = flops_model(point_.problem, point_.family());
   const bool approximate = point_.family() == Family::sparse || point_.family() == Family::linear;
-  if (!approximate && cost_.flops < model) {
-    return error(fmt::format("declares {} flops where the problem needs {}", cost_.flops, model));
+  if (rules_.has(Safeguard::declared_flops) && !approximate && cost_.flops < model) {
+    return error(Safeguard::declared_flops,
+                 fmt::format("declares {} flops where the problem needs {}", cost_.flops, model));
   }
-  outcome.check = verify(shape_, output_);
+  outcome.check = verify(shape_, output_, rules_);
   if (outcome.check.verdict == Check::Verdict::mismatch) outcome.status = Status::mismatch;
   if (outcome.check.verdict == Check::Verdict::mistrusted) outcome.status = Status::mistrusted;
-  outcome.reason = outcome.check.reason;
-  if (outcome.status == Status::ok) guard_ = std::make_unique<Guard>(shape_, output_);
+  outcome.finding = outcome.check.finding;
+  if (!device_ && rules_.has(Safeguard::other_threads) && output_.hash() != answer) {
+    return error(Safeguard::other_threads, "wrote into its output after it had returned");
+  }
+  if (outcome.status == Status::ok) guard_ = std::make_unique<Guard>(shape_, output_, rules_);
   return outcome;
 }
 
 int Runner::warm_calls(std::uint64_t lot, double call_seconds) const {
   if (point_.cache == CacheMode::cold || call_seconds > slow_call_s) return 0;
-  return 1 + static_cast<int>(lot & 1);
+  return rules_.has(Safeguard::warm_lot) ? 1 + static_cast<int>(lot & 1) : 1;
 }
 
 Runner::Timed Runner::sample(std::uint64_t lot, double call_seconds) {
@@ -128,7 +197,7 @@ Runner::Timed Runner::sample(std::uint64_t lot, double call_seconds) {
   return timed;
 }
 
-std::optional<std::string> Runner::guard_verdict() { return guard_->check(); }
+std::optional<Finding> Runner::guard_verdict() { return guard_->check(); }
 
 Runner::Closed Runner::closing_call() {
   guard_.reset();
@@ -137,7 +206,30 @@ Runner::Closed Runner::closing_call() {
   if (device_) device_->upload();
   const double seconds = call(io_);
   if (device_) device_->download();
-  return {seconds, verify(shape_, output_)};
+  return {seconds,
+          rules_.has(Safeguard::closing_check) ? verify(shape_, output_, rules_) : Check{}};
+}
+
+Runner::FreshTimes Runner::fresh_times() {
+  set_threads(point_.problem.threads);
+  const OtherThreads others = threads_are_watched() ? other_threads() : OtherThreads{};
+  std::vector<double> usual;
+  std::vector<double> fresh;
+  double all = 0;
+  for (int pair = 0; pair < fresh_pairs; ++pair) {
+    shape_.fill(shape_.seed());
+    all += call(io_);  // after which these inputs are the usual ones
+    shape_.fill(shape_.seed());
+    usual.push_back(call(io_));
+    shape_.fill(random_bits(shape_.seed(), static_cast<std::uint64_t>(pair)));
+    fresh.push_back(call(io_));
+    all += usual.back() + fresh.back();
+  }
+  shape_.fill(shape_.seed());
+  FreshTimes times{*std::min_element(usual.begin(), usual.end()),
+                   *std::min_element(fresh.begin(), fresh.end()), std::nullopt};
+  if (threads_are_watched()) times.finding = other_threads_worked(others, all);
+  return times;
 }
 
 std::vector<std::pair<std::string, double>> Runner::phases() {

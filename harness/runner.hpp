@@ -28,7 +28,7 @@ class CacheFlusher {
 
 struct CheckOutcome {
   Status status = Status::ok;
-  std::string reason;
+  std::optional<Finding> finding;  // unless ok
   Check check;
   double seconds = 0;            // of the verifying call: page faults included, never a sample
   std::int64_t peak_bytes = -1;  // resident memory the call added; -1: not measurable here
@@ -36,7 +36,8 @@ struct CheckOutcome {
 
 class Runner {
  public:
-  Runner(const Point& point, Shape& shape, Arena& arena, CacheFlusher& flusher);
+  Runner(const Point& point, Shape& shape, Arena& arena, CacheFlusher& flusher,
+         const Safeguards& rules);
   ~Runner();
   Runner(const Runner&) = delete;
 
@@ -59,7 +60,7 @@ class Runner {
   Timed sample(std::uint64_t lot, double call_seconds);
 
   // The guard's verdict on the last sample; puts the inputs back.
-  std::optional<std::string> guard_verdict();
+  std::optional<Finding> guard_verdict();
 
   // One timed call on whatever the shape holds now, without warm calls or guard; every sampled row
   // is checked afterwards.
@@ -69,16 +70,29 @@ class Runner {
   };
   Closed closing_call();
 
+  // Calls by turns on the inputs of before, written again, and on fresh ones: seconds of the
+  // fastest of each. Whoever keeps what it made of the inputs is slower on fresh
+  // ones, whatever else the machine does. The answers are not checked, the threads at work are.
+  struct FreshTimes {
+    double usual = 0;
+    double fresh = 0;
+    std::optional<Finding> finding;
+  };
+  FreshTimes fresh_times();
+  static constexpr int fresh_pairs = 5;
+
   // Seconds of each phase of one instrumented call, in order; empty for uninstrumented backends.
   std::vector<std::pair<std::string, double>> phases();
 
  private:
   double call(const Io& io);  // one call in seconds, on host or device
+  [[nodiscard]] bool threads_are_watched() const;
 
   const Point& point_;
   Shape& shape_;
   Arena& arena_;
   CacheFlusher& flusher_;
+  const Safeguards rules_;
   Cost cost_;
   Output output_;
   FencedBuffer state_;

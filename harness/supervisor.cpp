@@ -332,6 +332,7 @@ class Supervisor {
     const Point& point = sweep_.points[static_cast<std::size_t>(index)];
     std::string kind = "crash";
     std::string reason;
+    std::optional<Safeguard> rule;
     if (hung) {
       kind = "hang";
       reason = fmt::format("a call did not end within max({} s, 5 x its prediction)",
@@ -340,6 +341,9 @@ class Supervisor {
       kind = out_of_memory ? "oom" : "kill";
       reason = out_of_memory ? "killed by the kernel for want of memory"
                              : "the worker was killed (signal 9)";
+    } else if (WIFSIGNALED(status) && board_->past_the_end) {
+      reason = "crashed: it read or wrote outside a tensor";
+      rule = Safeguard::protected_pages;
     } else if (WIFSIGNALED(status)) {
       reason =
           fmt::format("crashed with signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
@@ -348,7 +352,7 @@ class Supervisor {
     }
     const int round = board_->round;
     record_offence(journal_, state_, point, process,
-                   round >= 0 ? std::optional(round) : std::nullopt, kind, reason);
+                   round >= 0 ? std::optional(round) : std::nullopt, kind, reason, rule);
   }
 
   [[nodiscard]] Exit judge(RunState& state) const {

@@ -114,10 +114,12 @@ std::string roof_id(const Roof& roof) {
 }
 
 void record_offence(Journal& journal, RunState& state, const Point& point, int process,
-                    std::optional<int> round, const std::string& kind, const std::string& reason) {
+                    std::optional<int> round, const std::string& kind, const std::string& reason,
+                    std::optional<Safeguard> rule) {
   Event event{
       .point_id = point.id, .kind = Event::Kind::offence, .process = process, .round = round};
   event.detail = {{"kind", kind}, {"reason", reason}};
+  if (rule) event.detail["rule"] = name_of(*rule);
   journal.append(event);
   PointState& mine = state.points[point.id];
   mine.add_offence(event);
@@ -128,6 +130,7 @@ void record_offence(Journal& journal, RunState& state, const Point& point, int p
                                            : Status::error;
   event.kind = Event::Kind::finish;
   event.detail = {{"status", name_of(status)}, {"reason", reason}, {"stop", ""}};
+  if (rule) event.detail["rule"] = name_of(*rule);
   journal.append(event);
   mine.finish = event;
 }

@@ -11,6 +11,7 @@
 #include "harness/machine.hpp"
 #include "harness/plan.hpp"
 #include "harness/roofs.hpp"
+#include "harness/safeguards.hpp"
 
 namespace attn {
 
@@ -26,6 +27,7 @@ struct MeasureOptions {
   int processes = 1;  // the rounds of fitted curves are spread over this many workers
   Order order = Order::random;
   bool phases = true;  // instrumented calls at the end
+  Safeguards rules;    // all in force, unless selftest takes one away
 };
 
 struct Sweep {
@@ -72,6 +74,7 @@ std::string roof_id(const Roof& roof);  // "roof:fma:f32:1"
 // Records an offence; the second of a point finishes it. `kind` is mismatch, crash, hang, kill, oom
 // or failure.
 void record_offence(Journal& journal, RunState& state, const Point& point, int process,
-                    std::optional<int> round, const std::string& kind, const std::string& reason);
+                    std::optional<int> round, const std::string& kind, const std::string& reason,
+                    std::optional<Safeguard> rule = std::nullopt);
 
 }  // namespace attn

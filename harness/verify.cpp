@@ -37,8 +37,8 @@ AnyView contiguous(void* data, std::int64_t heads, std::int64_t tokens, std::int
 
 // Rows are made alone, so any number of threads gives the same tensor. Below a million elements
 // starting the threads costs more than it saves.
-void fill(std::uint64_t seed, TensorId tensor, InputDist dist, double scale, std::int64_t rows,
-          std::int64_t width, float* data) {
+void fill_tensor(std::uint64_t seed, TensorId tensor, InputDist dist, double scale,
+                 std::int64_t rows, std::int64_t width, float* data) {
 #pragma omp parallel for schedule(static) if (rows * width > std::int64_t{1} << 20)
   for (std::int64_t r = 0; r < rows; ++r) {
     fill_row(seed, tensor, r, dist, scale, {data + r * width, static_cast<std::size_t>(width)});
@@ -58,6 +58,7 @@ struct Shape::Impl {
   Family family;
   std::uint64_t seed;
   InputDist dist;
+  bool protection;
   Io io;
   struct Tensor {
     FencedBuffer buffer;
@@ -70,27 +71,28 @@ struct Shape::Impl {
 
   ConstView input(TensorId id, std::int64_t heads, std::int64_t tokens, std::int64_t width) {
     const std::int64_t rows = problem.batch * heads * tokens;
-    inputs.push_back({FencedBuffer(bytes_of(rows * width)), id, rows, width});
+    inputs.push_back({FencedBuffer(bytes_of(rows * width), protection), id, rows, width});
     return contiguous<ConstView>(inputs.back().buffer.data(), heads, tokens, width);
   }
 
   // Normal with a standard deviation of 1 / sqrt(fan_in), row-major [rows, width].
   const void* weight(TensorId id, std::int64_t rows, std::int64_t width, std::int64_t fan_in) {
-    weights.push_back({FencedBuffer(bytes_of(rows * width)), id, rows, width});
+    weights.push_back({FencedBuffer(bytes_of(rows * width), protection), id, rows, width});
     float* data = weights.back().buffer.floats();
     const double scale = 1.0 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, fan_in)));
-    fill(seed, id, InputDist::normal, scale, rows, width, data);
+    fill_tensor(seed, id, InputDist::normal, scale, rows, width, data);
     return data;
   }
 
-  void fill_inputs() {
+  void fill_inputs(std::uint64_t with) {
     for (const Tensor& tensor : inputs) {
-      fill(seed, tensor.id, dist, 1.0, tensor.rows, tensor.width, tensor.buffer.floats());
+      fill_tensor(with, tensor.id, dist, 1.0, tensor.rows, tensor.width, tensor.buffer.floats());
     }
   }
 };
 
-Shape::Shape(const Problem& problem, Family family, std::uint64_t seed, InputDist dist)
+Shape::Shape(const Problem& problem, Family family, std::uint64_t seed, InputDist dist,
+             const Safeguards& rules)
     : impl_(std::make_unique<Impl>()) {
   if (problem.dtype != DType::f32) {
     throw std::invalid_argument("inputs and reference exist for f32 only");
@@ -100,6 +102,7 @@ Shape::Shape(const Problem& problem, Family family, std::uint64_t seed, InputDis
   impl.family = family;
   impl.seed = seed;
   impl.dist = dist;
+  impl.protection = rules.has(Safeguard::protected_pages);
   const Problem& p = impl.problem;
   Io& io = impl.io;
   if (!layer_scope(p, family)) {
@@ -127,7 +130,7 @@ Shape::Shape(const Problem& problem, Family family, std::uint64_t seed, InputDis
       if (p.output_projection) w.w_o = impl.weight(TensorId::w_o, d, mixed, mixed);
     }
   }
-  impl.fill_inputs();
+  impl.fill_inputs(seed);
 }
 
 Shape::~Shape() = default;
@@ -157,24 +160,28 @@ bool Shape::intact() const {
 void Shape::refill(std::uint64_t seed) {
   impl_->seed = seed;
   impl_->truth.reset();
-  impl_->fill_inputs();
+  impl_->fill_inputs(seed);
 }
+
+void Shape::fill(std::uint64_t seed) { impl_->fill_inputs(seed); }
 
 Shape::Truth& Shape::truth() {
   if (!impl_->truth) {
-    impl_->truth = reference::compute(impl_->problem, impl_->family, impl_->io);
+    impl_->truth = reference::compute(impl_->problem, impl_->family, impl_->io, impl_->seed);
   }
   return *impl_->truth;
 }
 
-Output::Output(const Problem& p, Family family) : layer_(layer_scope(p, family)) {
+Output::Output(const Problem& p, Family family, const Safeguards& rules)
+    : layer_(layer_scope(p, family)) {
   const bool attention_layer = !is_recurrent(family) && family != Family::convolution;
   const std::int64_t heads = layer_ ? 1 : p.heads;
   std::int64_t width = p.head_dim_v;
   if (layer_) {
     width = attention_layer && !p.output_projection ? p.heads * p.head_dim_v : p.d_model;
   }
-  buffer_ = FencedBuffer(bytes_of(p.batch * heads * p.n_q * width));
+  buffer_ = FencedBuffer(bytes_of(p.batch * heads * p.n_q * width),
+                         rules.has(Safeguard::protected_pages));
   view_ = contiguous<View>(buffer_.data(), heads, p.n_q, width);
 }
 
@@ -231,7 +238,7 @@ Scan scan(const Shape& shape, const Output& output) {
 
 }  // namespace
 
-Check verify(Shape& shape, const Output& output) {
+Check verify(Shape& shape, const Output& output, const Safeguards& rules) {
   const Shape::Truth& truth = shape.truth();
   const View view = output.view();
   const bool heads = !layer_scope(shape.problem(), shape.family());
@@ -243,14 +250,14 @@ Check verify(Shape& shape, const Output& output) {
     check.rows_checked = 0;
     return check;
   }
-  const auto fail = [&](Check::Verdict verdict, std::string reason) {
+  const auto fail = [&](Check::Verdict verdict, Safeguard rule, std::string reason) {
     check.verdict = verdict;
-    check.reason = std::move(reason);
+    check.finding = {rule, std::move(reason)};
     return check;
   };
 
   const Scan found = scan(shape, output);
-  if (found.not_finite >= 0) {
+  if (found.not_finite >= 0 && rules.has(Safeguard::finite_scan)) {
     const std::int64_t token = found.not_finite / truth.width;
     const std::int64_t per_head = view.head_stride / truth.width;
     const std::int64_t per_item = view.batch_stride / truth.width;
@@ -258,7 +265,7 @@ Check verify(Shape& shape, const Output& output) {
     check.err_max_abs = check.err_scaled = std::numeric_limits<double>::infinity();
     const float value = static_cast<const float*>(view.data)[found.not_finite];
     return fail(
-        Check::Verdict::mismatch,
+        Check::Verdict::mismatch, Safeguard::finite_scan,
         fmt::format("{}, element {} is {}", place(row, heads), found.not_finite % truth.width,
                     std::isnan(value) ? "NaN: never written, or a NaN was computed" : "infinite"));
   }
@@ -278,17 +285,17 @@ Check verify(Shape& shape, const Output& output) {
   check.err_scaled = truth.rms > 0 ? check.err_max_abs / truth.rms : check.err_max_abs;
   // A reference of zeros (every row masked, or inputs of zeros) has no scale: zeros are demanded.
   const bool near = truth.rms > 0 ? check.err_scaled <= truth.bound : check.err_max_abs == 0;
-  if (!near) {
+  if (!near && rules.has(Safeguard::reference_rows)) {
     const auto width = static_cast<std::size_t>(truth.width);
     const RowId& id = truth.rows[worst / width];
     const std::size_t c = worst % width;
-    return fail(Check::Verdict::mismatch,
+    return fail(Check::Verdict::mismatch, Safeguard::reference_rows,
                 fmt::format("{}, element {}: got {:.8g}, expected {:.8g} (error {:.2e} of the RMS, "
                             "bound {:.2e})",
                             place(id, heads), c, view.row<float>(id.batch, id.head, id.token)[c],
                             truth.values[worst], check.err_scaled, truth.bound));
   }
-  if (truth.rms > 0) {
+  if (truth.rms > 0 && rules.has(Safeguard::lazy_answers)) {
     const auto [least, most] = std::minmax_element(truth.values.begin(), truth.values.end());
     const double zeros_off = std::max(-*least, *most) / truth.rms;
     // Nearer than 1e-9 the mean of v is the answer (one visible key, scale 0) and nothing is wrong.
@@ -298,13 +305,14 @@ Check verify(Shape& shape, const Output& output) {
                              : would_pass(truth.mean_off)         ? "the mean of v"
                                                                   : nullptr;
     if (lazy != nullptr) {
-      return fail(Check::Verdict::mistrusted,
+      return fail(Check::Verdict::mistrusted, Safeguard::lazy_answers,
                   fmt::format("{} would also pass: the bound of {:.2e} of the RMS proves nothing",
                               lazy, truth.bound));
     }
   }
-  if (found.zero_share > zero_share && truth.zero_share <= zero_share) {
-    return fail(Check::Verdict::mistrusted,
+  if (found.zero_share > zero_share && truth.zero_share <= zero_share &&
+      rules.has(Safeguard::exact_zeros)) {
+    return fail(Check::Verdict::mistrusted, Safeguard::exact_zeros,
                 fmt::format("{:.0f} % of the output are exact zeros that no mask explains",
                             100 * found.zero_share));
   }

@@ -9,6 +9,7 @@
 
 #include "harness/buffers.hpp"
 #include "harness/inputs.hpp"
+#include "harness/safeguards.hpp"
 #include "impls/attention.hpp"
 
 namespace attn {
@@ -19,7 +20,8 @@ namespace attn {
 class Shape {
  public:
   // Throws std::invalid_argument for a dtype other than f32 (no reference yet), std::bad_alloc.
-  Shape(const Problem& problem, Family family, std::uint64_t seed, InputDist dist);
+  Shape(const Problem& problem, Family family, std::uint64_t seed, InputDist dist,
+        const Safeguards& rules = {});
   ~Shape();
   Shape(const Shape&) = delete;
   Shape& operator=(const Shape&) = delete;
@@ -36,6 +38,10 @@ class Shape {
   // them.
   void refill(std::uint64_t seed);
 
+  // Other inputs for calls whose answer nobody checks: seed() and the reference stay those of the
+  // last refill, whose inputs must be filled in again before they count.
+  void fill(std::uint64_t seed);
+
   struct Truth;  // reference rows, plain f32 error, stored logits and states: harness/reference.hpp
   // Computed at first use. Throws std::runtime_error where a recurrence cannot be checked by
   // windows.
@@ -49,9 +55,10 @@ class Shape {
 // The output of one point: [batch, heads, n_q, head_dim_v] or, at layer scope, y.
 class Output {
  public:
-  Output(const Problem& problem, Family family);
+  Output(const Problem& problem, Family family, const Safeguards& rules = {});
   void poison();  // all NaN
   [[nodiscard]] bool intact() const { return buffer_.intact(); }
+  [[nodiscard]] std::uint64_t hash() const { return buffer_.hash(); }
   [[nodiscard]] View view() const { return view_; }
   [[nodiscard]] std::size_t bytes() const { return buffer_.size(); }
   void attach(Io& io) const;  // sets io.out or io.y
@@ -65,8 +72,8 @@ class Output {
 struct Check {
   enum class Verdict { ok, mismatch, mistrusted };
   Verdict verdict = Verdict::ok;
-  std::string reason;  // one sentence unless ok
-  std::string mode;    // "all rows", "sampled rows", "windows"
+  std::optional<Finding> finding;  // unless ok
+  std::string mode;                // "all rows", "sampled rows", "windows"
   std::int64_t rows_checked = 0;
   double err_max_abs = 0;
   double err_scaled = 0;  // max |out - reference| / RMS of the reference
@@ -74,23 +81,24 @@ struct Check {
 };
 // Every element must be finite; the rows of the truth must be near it. An empty output is ok with
 // no rows checked; where the reference is zero throughout, so must be the output.
-Check verify(Shape& shape, const Output& output);
+Check verify(Shape& shape, const Output& output, const Safeguards& rules = {});
 
 class GuardImpl;
 
 // Around one timed call: `disturb` right before the clock, `check` right after it. `check` puts the
-// inputs back and returns the sentence of what was wrong, if anything was. `lot` decides which row,
+// inputs back and returns what was wrong, if anything was. `lot` decides which row,
 // head and key take part; give every sample another. Neither allocates unless something was wrong.
 // Shape and output must outlive the guard, and after Shape::refill a new guard is needed (disturb
 // throws std::logic_error). A guard that is destroyed between the two calls puts the inputs back.
 class Guard {
  public:
-  Guard(Shape& shape, const Output& output);  // computes what later calls need
+  // Computes what later calls need.
+  Guard(Shape& shape, const Output& output, const Safeguards& rules = {});
   ~Guard();
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
   void disturb(std::uint64_t lot);
-  std::optional<std::string> check();
+  std::optional<Finding> check();
 
  private:
   std::unique_ptr<GuardImpl> impl_;

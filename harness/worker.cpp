@@ -1,150 +1,38 @@
 // SPDX-License-Identifier: MIT
 #include "harness/worker.hpp"
 
-#include <benchmark/benchmark.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <numeric>
 
-#include "harness/csv.hpp"
-#include "harness/error.hpp"
 #include "harness/layer.hpp"
 #include "harness/machine.hpp"
 #include "harness/results.hpp"
-#include "harness/runner.hpp"
-#include "harness/work.hpp"
+#include "harness/worker_stages.hpp"
 
 namespace attn {
 namespace {
 
-constexpr double roof_first_s = 0.1;    // a roof sample at the start
-constexpr double roof_round_s = 0.015;  // and one in every round
-constexpr double closing_counts_s = 1;  // a closing call as long as this is a sample
-constexpr double closing_slower = 3;  // a closing call this much slower than any sample: mistrusted
-// For cold caches and threads that sleep: this call alone is not warmed.
-constexpr double closing_allowance_s = 0.005;
-constexpr double over_the_roof = 1.05;  // of the FMA peak: faster is an error
-constexpr int closing_attempts = 3;     // if it is so every time
-constexpr double phase_limit_s = 1;     // longer calls are not repeated for their phases
-constexpr std::uint64_t fresh_seed = 0x66726573682d696e;
+// A fault in a protected page is noted on the board; then the signal does what it always does.
+Board* board_of_faults = nullptr;
 
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+void note_fault(int signal, siginfo_t* info, void* /*context*/) {
+  if (info->si_code > 0 && in_protected_page(info->si_addr)) board_of_faults->past_the_end = true;
+  raise(signal);
 }
 
-class Worker {
- public:
-  Worker(const Sweep& sweep, RunState state, Journal& journal, Board& board, int process)
-      : sweep_(sweep),
-        state_(std::move(state)),
-        journal_(journal),
-        board_(board),
-        process_(process),
-        flusher_(2 * static_cast<std::size_t>(std::max<std::int64_t>(sweep.machine.llc_total_bytes,
-                                                                     std::int64_t{32} << 20))) {
-    for (const Point& point : sweep.points) states_.push_back(&state_.points[point.id]);
-  }
+void note_faults(Board& board) {
+  board_of_faults = &board;
+  struct sigaction action {};
+  action.sa_sigaction = note_fault;
+  action.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESETHAND);
+  sigaction(SIGSEGV, &action, nullptr);
+}
 
-  void work();
-
- private:
-  void measure_roofs(double seconds, std::optional<int> round);
-  void sample_roof(const Roof& roof, double seconds, int round);
-  std::optional<std::string> faster_than_the_machine(std::size_t index);
-  void warm_libraries();
-  void map_arena();
-  void first_pass();
-  void rounds();
-  void round(int number, const std::vector<std::size_t>& active);
-  void closing();
-  void phases();
-
-  std::optional<std::pair<Status, std::string>> answer_without_measuring(std::size_t index);
-  [[nodiscard]] std::int64_t added_bytes(const Point& point) const;
-  void admit(const Point& point);
-  void verify_point(std::size_t index, std::optional<int> round);
-  void sample_point(benchmark::State& bench, std::size_t index, int number);
-  void close_point(std::size_t index, int number);
-  void finish(std::size_t index, Status status, const std::string& reason, const std::string& stop);
-  [[noreturn]] void offend(std::size_t index, std::optional<int> round, const std::string& kind,
-                           const std::string& reason);
-  template <class Call>
-  auto watched(std::size_t index, std::optional<int> round, double calls, const Call& call);
-  void plan_progress(Stage stage, std::int64_t steps);
-  void step_done(double seconds_left);
-
-  PointState& state_of(std::size_t index) { return *states_[index]; }
-  Runner& runner(std::size_t index);
-  [[nodiscard]] double seconds_of(std::size_t index) {
-    return state_of(index).call_seconds().value_or(0);
-  }
-  [[nodiscard]] double seconds_ahead();
-  [[nodiscard]] std::vector<std::size_t> unfinished();
-
-  const Sweep& sweep_;
-  RunState state_;
-  std::vector<PointState*>
-      states_;  // by index of the point: a look-up by id is slow once the caches are cold
-  Journal& journal_;
-  Board& board_;
-  const int process_;
-  CacheFlusher flusher_;
-  std::map<std::string, std::unique_ptr<Shape>> shapes_;
-  std::map<std::size_t, std::unique_ptr<Runner>> runners_;
-  std::optional<Arena> arena_;
-  std::int64_t admitted_bytes_ = 0;  // held at once by all points admitted so far
-  std::set<std::string> admitted_shapes_;
-  // From one sample to its report, inside Google Benchmark.
-  std::string sampled_cache_;
-  std::optional<std::string> guard_finding_;
-
-  friend class SampleReporter;
-};
-
-// Google Benchmark hands every sample over here; the journal is the only record.
-class SampleReporter : public benchmark::BenchmarkReporter {
- public:
-  SampleReporter(Worker& worker, int number, const std::vector<std::size_t>& order)
-      : worker_(worker), number_(number), order_(order) {}
-
-  bool ReportContext(const Context& /*context*/) override { return true; }
-
-  void ReportRuns(const std::vector<Run>& runs) override {
-    for (const Run& run : runs) {
-      const std::size_t index = order_[static_cast<std::size_t>(position_)];
-      if (run.error_occurred) {  // decided by its check, nothing was timed
-        ++position_;
-        continue;
-      }
-      if (worker_.guard_finding_)
-        worker_.offend(index, number_, "mismatch", *worker_.guard_finding_);
-      Event event{.point_id = worker_.sweep_.points[index].id,
-                  .kind = Event::Kind::sample,
-                  .process = worker_.process_,
-                  .round = number_,
-                  .position = position_,
-                  .time_s = run.real_accumulated_time};
-      event.detail = {{"cache", worker_.sampled_cache_}};
-      worker_.journal_.append(event);
-      worker_.state_of(index).add_sample(
-          {worker_.process_, number_, run.real_accumulated_time, worker_.sampled_cache_});
-      worker_.step_done(worker_.seconds_of(index));
-      ++position_;
-    }
-  }
-
- private:
-  Worker& worker_;
-  int number_;
-  int position_ = 0;
-  const std::vector<std::size_t>& order_;
-};
+}  // namespace
 
 void Worker::work() {
   const auto left = unfinished();
@@ -186,44 +74,26 @@ void Worker::step_done(double seconds_left) {
   board_.seconds_left = std::max(0.0, board_.seconds_left - seconds_left);
 }
 
-// Runs `call` with the point and its deadline on the board, and turns exceptions into offences.
-template <class Call>
-auto Worker::watched(std::size_t index, std::optional<int> round, double calls, const Call& call) {
-  double expected = seconds_of(index);
-  if (expected == 0) {
-    const auto prediction = predict(sweep_.points, index, state_);
-    expected = prediction ? prediction->seconds : 0;
-  }
-  const double limit = std::min(std::max(sweep_.options.timeout_s, 5 * expected) * calls, 1e9);
-  board_.deadline_ns = now_ns() + static_cast<std::int64_t>(limit * 1e9);
-  board_.round = round.value_or(-1);
-  board_.point = static_cast<std::int64_t>(index);
-  try {
-    auto result = call();
-    board_.deadline_ns = 0;  // the point stays on the board: a late crash is its, too
-    return result;
-  } catch (const CommandError&) {
-    throw;
-  } catch (const std::bad_alloc&) {
-    offend(index, round, "oom", "an allocation failed");
-  } catch (const std::exception& failure) {
-    offend(index, round, "failure", failure.what());
-  }
+double Worker::expected_seconds(std::size_t index) {
+  if (const double known = seconds_of(index); known > 0) return known;
+  const auto prediction = predict(sweep_.points, index, state_);
+  return prediction ? prediction->seconds : 0;
 }
 
 void Worker::offend(std::size_t index, std::optional<int> round, const std::string& kind,
-                    const std::string& reason) {
-  record_offence(journal_, state_, sweep_.points[index], process_, round, kind, reason);
+                    const std::string& reason, std::optional<Safeguard> rule) {
+  record_offence(journal_, state_, sweep_.points[index], process_, round, kind, reason, rule);
   journal_.sync();
   // Not exit(): a thread that is still writing must not be waited for.
   std::_Exit(static_cast<int>(WorkerExit::offence));
 }
 
 void Worker::finish(std::size_t index, Status status, const std::string& reason,
-                    const std::string& stop) {
+                    const std::string& stop, std::optional<Safeguard> rule) {
   Event event{
       .point_id = sweep_.points[index].id, .kind = Event::Kind::finish, .process = process_};
   event.detail = {{"status", name_of(status)}, {"reason", reason}, {"stop", stop}};
+  if (rule) event.detail["rule"] = name_of(*rule);
   journal_.append(event);
   state_of(index).finish = event;
 }
@@ -313,8 +183,9 @@ Runner& Worker::runner(std::size_t index) {
     const Point& point = sweep_.points[index];
     std::unique_ptr<Shape>& shape = shapes_[shape_key(point)];
     if (!shape)
-      shape = std::make_unique<Shape>(point.problem, point.family(), point.seed, point.dist);
-    mine = std::make_unique<Runner>(point, *shape, *arena_, flusher_);
+      shape = std::make_unique<Shape>(point.problem, point.family(), point.seed, point.dist,
+                                      sweep_.options.rules);
+    mine = std::make_unique<Runner>(point, *shape, *arena_, flusher_, sweep_.options.rules);
   }
   return *mine;
 }
@@ -334,7 +205,8 @@ void Worker::verify_point(std::size_t index, std::optional<int> round) {
     finish(index, Status::unsupported, fmt::format("cannot be checked: {}", reason.what()), "");
     return;
   }
-  const CheckOutcome outcome = watched(index, round, 1, [&] { return runner(index).check(); });
+  const CheckOutcome outcome =
+      watched(index, round, 1, expected_seconds(index), [&] { return runner(index).check(); });
   Event event{.point_id = point.id,
               .kind = Event::Kind::check,
               .process = process_,
@@ -344,7 +216,10 @@ void Worker::verify_point(std::size_t index, std::optional<int> round) {
       {"status", name_of(outcome.status)},          {"mode", outcome.check.mode},
       {"rows_checked", outcome.check.rows_checked}, {"err_max_abs", outcome.check.err_max_abs},
       {"err_scaled", outcome.check.err_scaled},     {"err_bound", outcome.check.err_bound}};
-  if (!outcome.reason.empty()) event.detail["reason"] = outcome.reason;
+  if (outcome.finding) {
+    event.detail["reason"] = outcome.finding->reason;
+    event.detail["rule"] = name_of(outcome.finding->rule);
+  }
   if (outcome.peak_bytes >= 0) event.detail["peak_bytes"] = outcome.peak_bytes;
   if (const auto prediction = predict(sweep_.points, index, state_)) {
     event.detail["predicted_s"] = prediction->seconds;
@@ -355,14 +230,12 @@ void Worker::verify_point(std::size_t index, std::optional<int> round) {
   if (point.problem.memory == Memory::device) event.detail["device_name"] = device_name();
   journal_.append(event);
   state_of(index).checks.insert_or_assign(process_, event);
-  switch (outcome.status) {
-    case Status::ok:
-      return;
-    case Status::mismatch:
-      offend(index, round, "mismatch", outcome.reason);
-    default:
-      finish(index, outcome.status, outcome.reason, "");
-  }
+  if (outcome.status == Status::ok) return;
+  const auto& [rule, reason] = *outcome.finding;
+  if (outcome.status == Status::mismatch) offend(index, round, "mismatch", reason, rule);
+  // A thread that is still at work would write into what others are measured with.
+  if (rule == Safeguard::other_threads) offend(index, round, "failure", reason, rule);
+  finish(index, outcome.status, reason, "", rule);
 }
 
 void Worker::first_pass() {
@@ -392,221 +265,6 @@ void Worker::first_pass() {
   write_results(sweep_, state_);
 }
 
-// Seconds of calls still to come, closing calls included. A point that stops on precision is taken
-// to need the six samples of an interval.
-double Worker::seconds_ahead() {
-  double seconds = 0;
-  for (const std::size_t i : unfinished()) {
-    const int wanted = sweep_.points[i].fitted ? sweep_.options.rounds : 6;
-    const int missing = std::max(0, wanted - static_cast<int>(state_of(i).samples.size()));
-    seconds += seconds_of(i) * (missing + 1);
-  }
-  return seconds;
-}
-
-void Worker::rounds() {
-  const MeasureOptions& options = sweep_.options;
-  std::optional<int> share_end;
-  while (true) {
-    std::vector<std::size_t> open;
-    int number = std::numeric_limits<int>::max();
-    for (const std::size_t i : unfinished()) {
-      if (stop_reason(sweep_.points[i], state_of(i), options)) continue;
-      open.push_back(i);
-      number = std::min(number, next_round(state_of(i)));
-    }
-    if (open.empty()) return;
-    if (!share_end) {
-      const int share = std::max(1, options.rounds / options.processes);
-      share_end = (number / share + 1) * share;
-    }
-    if (number >= *share_end && *share_end < options.rounds) return;
-    std::vector<std::size_t> active;
-    for (const std::size_t i : open) {
-      if (next_round(state_of(i)) == number) active.push_back(i);
-    }
-    plan_progress(Stage::rounds, static_cast<std::int64_t>(active.size()));
-    board_.seconds_left = seconds_ahead();
-    round(number, active);
-    measure_roofs(roof_round_s, number);
-    journal_.sync();
-    write_results(sweep_, state_);
-  }
-}
-
-void Worker::round(int number, const std::vector<std::size_t>& active) {
-  std::vector<std::size_t> order = active;
-  if (sweep_.options.order == Order::random) {
-    // Fisher-Yates with counter-based bits: the order of a round depends on the seed alone.
-    for (std::size_t i = order.size(); i > 1; --i) {
-      const auto bits = random_bits(sweep_.seed, hash_text(fmt::format("order {} {}", number, i)));
-      std::swap(order[i - 1], order[bits % i]);
-    }
-  }
-  board_.round = number;
-  benchmark::ClearRegisteredBenchmarks();
-  for (const std::size_t index : order) {
-    benchmark::RegisterBenchmark(
-        sweep_.points[index].label().c_str(),
-        [this, index, number](benchmark::State& bench) { sample_point(bench, index, number); })
-        ->UseManualTime()
-        ->Iterations(1);
-  }
-  SampleReporter reporter(*this, number, order);
-  const std::int64_t start = now_ns();
-  benchmark::RunSpecifiedBenchmarks(&reporter, ".");
-  board_.seconds_in_rounds =
-      board_.seconds_in_rounds + static_cast<double>(now_ns() - start) * 1e-9;
-}
-
-void Worker::sample_point(benchmark::State& bench, std::size_t index, int number) {
-  guard_finding_.reset();
-  if (!state_of(index).checks.contains(process_)) {
-    verify_point(index, number);
-    // Finished here means mistrusted or in error: the row is decided and nothing is timed.
-    if (state_of(index).finished()) {
-      bench.SkipWithError("decided by its check");
-      return;
-    }
-  }
-  const std::uint64_t lot = random_bits(
-      sweep_.seed, hash_text(sweep_.points[index].id) + static_cast<std::uint64_t>(number));
-  for (auto unused : bench) {
-    static_cast<void>(unused);
-    const int calls = runner(index).warm_calls(lot, seconds_of(index)) + 1;
-    const Runner::Timed timed =
-        watched(index, number, calls, [&] { return runner(index).sample(lot, seconds_of(index)); });
-    bench.SetIterationTime(timed.seconds);
-    sampled_cache_ = timed.cache;
-    ++board_.samples;
-    board_.seconds_in_calls = board_.seconds_in_calls + timed.seconds + timed.warm_seconds;
-  }
-  guard_finding_ = runner(index).guard_verdict();
-}
-
-void Worker::closing() {
-  const std::vector<std::size_t> todo = unfinished();
-  std::map<std::string, std::vector<std::size_t>> by_shape;
-  int number = 0;  // the round after the last
-  for (const std::size_t i : todo) by_shape[shape_key(sweep_.points[i])].push_back(i);
-  for (const auto& [id, point] : state_.points) {
-    for (const Sample& sample : point.samples) number = std::max(number, sample.round + 1);
-  }
-  plan_progress(Stage::closing, static_cast<std::int64_t>(todo.size()));
-  board_.seconds_left = seconds_ahead();
-  for (const auto& [key, members] : by_shape) {
-    for (const std::size_t index : members) {
-      if (!state_of(index).checks.contains(process_)) verify_point(index, number);
-    }
-    runner(members.front()).shape().refill(sweep_.points[members.front()].seed ^ fresh_seed);
-    for (const std::size_t index : members) {
-      if (!state_of(index).finished()) close_point(index, number);
-    }
-  }
-  journal_.sync();
-  write_results(sweep_, state_);
-}
-
-void Worker::close_point(std::size_t index, int number) {
-  const std::vector<double> times = state_of(index).times();
-  const double slowest = *std::max_element(times.begin(), times.end());
-  Runner::Closed closed{};
-  const auto closing_is_slow = [&] {
-    return closed.seconds > closing_slower * slowest + closing_allowance_s;
-  };
-  for (int attempt = 0; attempt < closing_attempts; ++attempt) {
-    if (attempt > 0) runner(index).shape().refill(fresh_seed + static_cast<std::uint64_t>(attempt));
-    closed = watched(index, number, 1, [&] { return runner(index).closing_call(); });
-    // Another program makes a short call slow once; fresh inputs would make it so each time.
-    if (closed.check.verdict != Check::Verdict::ok || !closing_is_slow()) break;
-  }
-  PointState& state = state_of(index);
-  if (closed.check.verdict == Check::Verdict::mismatch) {
-    offend(index, number, "mismatch",
-           "on fresh inputs after the last round: " + closed.check.reason);
-  }
-  const std::string stop =
-      stop_reason(sweep_.points[index], state, sweep_.options).value_or("rounds");
-  if (closed.check.verdict == Check::Verdict::mistrusted) {
-    finish(index, Status::mistrusted, closed.check.reason, stop);
-  } else if (closing_is_slow()) {
-    finish(index, Status::mistrusted,
-           fmt::format(
-               "a call on fresh inputs took {:.3g} s, {} times over; the slowest sample {:.3g} s",
-               closed.seconds, closing_attempts, slowest),
-           stop);
-  } else if (const auto impossible = faster_than_the_machine(index)) {
-    finish(index, Status::error, *impossible, stop);
-  } else {
-    if (closed.seconds >= closing_counts_s && sweep_.points[index].cache == CacheMode::warm) {
-      Event event{.point_id = sweep_.points[index].id,
-                  .kind = Event::Kind::sample,
-                  .process = process_,
-                  .round = number,
-                  .time_s = closed.seconds};
-      event.detail = {{"cache", "mixed"}, {"closing", true}};
-      journal_.append(event);
-      state.add_sample({process_, number, closed.seconds, "mixed"});
-    }
-    finish(index, Status::ok, "", stop);
-  }
-  step_done(closed.seconds);
-}
-
-// A rate above 105 % of the FMA peak means that the peak was disturbed, or that the work was not
-// done.
-std::optional<std::string> Worker::faster_than_the_machine(std::size_t index) {
-  const Point& point = sweep_.points[index];
-  const Problem& p = point.problem;
-  if (p.memory == Memory::device) return std::nullopt;
-  const Roof roof{Roof::Kind::fma, p.dtype, p.threads};
-  const double rate = static_cast<double>(flops_model(p, point.family())) / seconds_of(index) / 1e9;
-  const auto peak = [&] { return roof_value(state_, roof.kind, roof.dtype, roof.threads); };
-  if (!peak() || rate <= over_the_roof * *peak()) return std::nullopt;
-  sample_roof(roof, roof_first_s, 0);
-  if (rate <= over_the_roof * *peak()) return std::nullopt;
-  return fmt::format("{:.1f} gflops are more than 105 % of the FMA peak, {:.1f} measured again",
-                     rate, *peak());
-}
-
-void Worker::phases() {
-  std::vector<std::size_t> todo;
-  for (std::size_t i = 0; i < sweep_.points.size(); ++i) {
-    const PointState& state = state_of(i);
-    const bool ok = state.finished() && state.status() == Status::ok;
-    // One that ended a worker in its phases goes without them.
-    if (ok && state.offences + state.kills == 0 && seconds_of(i) <= phase_limit_s) {
-      todo.push_back(i);
-    }
-  }
-  plan_progress(Stage::phases, static_cast<std::int64_t>(todo.size()));
-  board_.seconds_left = 0;
-  std::vector<PhaseRow> rows;
-  for (const std::size_t index : todo) {
-    const int calls = seconds_of(index) < 0.01 ? 5 : 1;
-    std::map<std::string, std::vector<double>> times;
-    std::vector<std::string> order;
-    for (int call = 0; call <= calls; ++call) {
-      const auto phases = watched(index, std::nullopt, 1, [&] { return runner(index).phases(); });
-      if (phases.empty()) break;
-      for (const auto& [phase, seconds] : phases) {
-        if (call == 0) {
-          order.push_back(phase);  // the first call warms
-        } else {
-          times[phase].push_back(seconds);
-        }
-      }
-    }
-    for (const std::string& phase : order) {
-      rows.push_back({sweep_.points[index].id, phase, times[phase]});
-    }
-    step_done(0);
-  }
-  write_phases(sweep_, rows);
-}
-
-}  // namespace
-
 std::string_view stage_name(Stage stage) {
   switch (stage) {
     case Stage::roofs:
@@ -628,6 +286,7 @@ WorkerExit work(const Sweep& sweep, RunState state, Journal& journal, Board& boa
     sentence.copy(board.failure.data(), board.failure.size() - 1);
     return WorkerExit::failed;
   };
+  note_faults(board);
   try {
     Worker(sweep, std::move(state), journal, board, process).work();
     return WorkerExit::share_done;

@@ -26,6 +26,7 @@ struct Board {
   std::atomic<double> seconds_left{0};       // of the work that is planned
   std::atomic<std::int64_t> steps_done{0};   // points of the first pass, samples, closing calls
   std::atomic<std::int64_t> steps_planned{0};
+  std::atomic<bool> past_the_end{false};  // a fault in a page that protects a tensor's end
   // The harness's own cost: what of a round's time was spent in backends.
   std::atomic<std::int64_t> samples{0};
   std::atomic<double> seconds_in_rounds{0};

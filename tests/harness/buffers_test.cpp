@@ -36,6 +36,26 @@ TEST_P(FencedBufferDeathTest, AccessPastTheEndDies) {
   EXPECT_DEATH({ [[maybe_unused]] const char read = *end; }, "");
 }
 
+TEST_P(FencedBufferDeathTest, WithoutProtectionThePageBehindIsOrdinaryMemory) {
+  FencedBuffer buffer(GetParam(), false);
+  auto* end = static_cast<volatile char*>(buffer.data()) + buffer.size();
+  *end = 1;
+  EXPECT_EQ(*end, 1);
+}
+
+TEST_P(FencedBufferDeathTest, ProtectedPagesAreKnownWhileTheyLive) {
+  const void* end = nullptr;
+  {
+    const FencedBuffer buffer(GetParam());
+    end = static_cast<const char*>(buffer.data()) + buffer.size();
+    EXPECT_TRUE(in_protected_page(end));
+    if (GetParam() > 0) {
+      EXPECT_FALSE(in_protected_page(buffer.data()));
+    }
+  }
+  EXPECT_FALSE(in_protected_page(end));
+}
+
 TEST_P(FencedBufferDeathTest, AWriteBeforeTheStartIsFoundOrDies) {
   FencedBuffer buffer(GetParam());
   auto* before = static_cast<volatile char*>(buffer.data()) - 1;

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <new>
 #include <stdexcept>
 
@@ -57,7 +59,7 @@ TEST(Guard, AnHonestBackendPassesAndItsInputsComeBack) {
       guard.disturb(lot);
       setting.honest();
       const auto wrong = guard.check();
-      EXPECT_FALSE(wrong) << *wrong;
+      EXPECT_FALSE(wrong) << wrong->reason;
       EXPECT_EQ(setting.shape.hash(), hash);
     }
   }
@@ -235,6 +237,70 @@ TEST(Guard, ASharedKvHeadMovesAllItsQueryHeads) {
   EXPECT_GE(caught(setting, liar, 40), 38);
 }
 
+// Which rules found something in `samples` guarded calls.
+std::map<Safeguard, int> rules_of(Setting& setting, const Liar& liar, int samples,
+                                  std::initializer_list<Safeguard> without = {}) {
+  Safeguards rules;
+  for (const Safeguard rule : without) rules.remove(rule);
+  setting.honest();
+  const auto before =
+      answer<float>(setting.shape.problem(), setting.shape.family(), setting.shape.io());
+  Guard guard(setting.shape, setting.output, rules);
+  std::map<Safeguard, int> found;
+  for (int sample = 0; sample < samples; ++sample) {
+    guard.disturb(static_cast<std::uint64_t>(sample) * 7919 + 3);
+    liar(setting, before, sample);
+    if (const auto finding = guard.check()) ++found[finding->rule];
+  }
+  return found;
+}
+
+void writes_what_is_poisoned(Setting& s, const std::vector<float>&, int) {
+  const auto values = answer<float>(s.shape.problem(), s.shape.family(), s.shape.io());
+  auto* to = static_cast<float*>(s.output.view().data);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isnan(to[i])) to[i] = values[i];
+  }
+}
+
+TEST(Guard, RowsThatAreNotPoisonedAreCheckedToo) {
+  for (const Scope scope : {Scope::core, Scope::layer}) {
+    Setting setting(long_problem(scope, 40), Family::attention, 1);
+    const auto found = rules_of(setting, writes_what_is_poisoned, 40);
+    ASSERT_EQ(found.size(), 1U);
+    EXPECT_GE(found.at(Safeguard::guard_second_row), scope == Scope::core ? 40 : 30);
+    EXPECT_TRUE(
+        rules_of(setting, writes_what_is_poisoned, 40, {Safeguard::guard_second_row}).empty());
+  }
+}
+
+// A backend that keeps K, or V, of the inputs before the change.
+Liar keeps(ConstView Io::*tensor, const std::vector<float>& copy) {
+  return [=](Setting& s, const std::vector<float>&, int) {
+    Io io = s.shape.io();
+    (io.*tensor).data = copy.data();
+    write(answer<float>(s.shape.problem(), s.shape.family(), io), s.output);
+  };
+}
+
+TEST(Guard, SaysWhichChangeWasMissed) {
+  Setting setting(long_problem(Scope::core, 60), Family::attention, 1);
+  const Io io = setting.shape.io();
+  const auto copy = [](const ConstView& view) {
+    const auto* data = static_cast<const float*>(view.data);
+    return std::vector<float>(data, data + view.batch_stride);
+  };
+  const auto old_k = copy(io.k);
+  const auto old_v = copy(io.v);
+  using Found = std::map<Safeguard, int>;
+  EXPECT_EQ(rules_of(setting, keeps(&Io::k, old_k), 40), (Found{{Safeguard::guard_key, 40}}));
+  EXPECT_EQ(rules_of(setting, keeps(&Io::v, old_v), 40), (Found{{Safeguard::guard_value, 40}}));
+  EXPECT_EQ(rules_of(setting, keeps(&Io::k, old_k), 40, {Safeguard::guard_key}), Found{});
+  EXPECT_EQ(rules_of(setting, keeps(&Io::v, old_v), 40, {Safeguard::guard_value}), Found{});
+  EXPECT_EQ(rules_of(setting, repeats_its_last_answer, 40), (Found{{Safeguard::guard_value, 40}}));
+  EXPECT_EQ(rules_of(setting, does_nothing, 40), (Found{{Safeguard::guard_row, 40}}));
+}
+
 TEST(Guard, DegradesWhereNothingCanBeGuarded) {
   for (const auto& [batch, n_q, n_kv] :
        {std::tuple<int, int, int>{0, 4, 4}, {2, 0, 3}, {1, 3, 0}, {1, 1, 1}}) {
@@ -281,7 +347,7 @@ TEST(Guard, ARefilledShapeNeedsANewOne) {
   guard.disturb(1);
   setting.honest();
   const auto wrong = guard.check();
-  EXPECT_FALSE(wrong) << *wrong;
+  EXPECT_FALSE(wrong) << wrong->reason;
 }
 
 TEST(Guard, AllocatesNothing) {

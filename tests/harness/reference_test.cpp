@@ -148,7 +148,7 @@ TEST(Reference, BoundIsEightTimesThePlainErrorAndAFloor) {
 
 TEST(Sampling, TakesEveryHeadItsLastRowAndTheEdgesOfTiles) {
   const std::int64_t n = 4096;
-  const auto sample = reference::sample_rows(1, 1, n, 1e6, 64);
+  const auto sample = reference::sample_rows(1, 1, n, 1e6, 64, 1);
   EXPECT_FALSE(sample.all);
   std::set<std::int64_t> tokens;
   for (const RowId& id : sample.rows) tokens.insert(id.token);
@@ -161,7 +161,7 @@ TEST(Sampling, TakesEveryHeadItsLastRowAndTheEdgesOfTiles) {
 
   for (const auto& [batch, heads, n_q] :
        {std::tuple<int, int, int>{3, 4, 1000}, {32, 8, 50}, {2, 9, 3}, {40, 4, 1}, {1, 1, 5}}) {
-    const auto rows = reference::sample_rows(batch, heads, n_q, 1e8, 64).rows;
+    const auto rows = reference::sample_rows(batch, heads, n_q, 1e8, 64, 1).rows;
     EXPECT_GE(static_cast<std::int64_t>(rows.size()), std::min(64, batch * heads * n_q));
     std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t>> distinct;
     for (const RowId& id : rows) distinct.insert({id.batch, id.head, id.token});
@@ -173,7 +173,24 @@ TEST(Sampling, TakesEveryHeadItsLastRowAndTheEdgesOfTiles) {
       return std::tie(a.batch, a.head, a.token) < std::tie(b.batch, b.head, b.token);
     }));
   }
-  EXPECT_TRUE(reference::sample_rows(0, 4, 10, 1, 64).all);
+  EXPECT_TRUE(reference::sample_rows(0, 4, 10, 1, 64, 1).all);
+}
+
+// Whoever is right at the edges of tiles alone must not pass.
+TEST(Sampling, NearlyHalfOfTheRowsAreDrawnBySeed) {
+  const std::int64_t n = 4096;
+  std::set<std::int64_t> earlier;
+  for (const std::uint64_t seed : {1, 2}) {
+    int elsewhere = 0;
+    int again = 0;
+    for (const RowId& id : reference::sample_rows(1, 1, n, 1e6, 64, seed).rows) {
+      if (id.token % 16 < 2 || id.token % 16 == 15) continue;
+      ++elsewhere;
+      again += earlier.insert(id.token).second ? 0 : 1;
+    }
+    EXPECT_GE(elsewhere, 20) << "of 32, as three of 16 lie at an edge";
+    EXPECT_LE(again, 3);
+  }
 }
 
 }  // namespace

@@ -7,23 +7,19 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <set>
 #include <thread>
 
 #include "harness/csv.hpp"
+#include "harness/liars/liar.hpp"
 #include "harness/results.hpp"
 #include "impls/cpu/naive.cpp"  // NOLINT(bugprone-suspicious-include): its kernel is under test
 
 namespace attn {
 namespace {
-
-void run_without_scale(const Problem& p, const Io& io, void* state, void* scratch) {
-  Problem unscaled = p;
-  unscaled.scale = 1.0;
-  run(unscaled, io, state, scratch);
-}
 
 void run_and_crash(const Problem& /*p*/, const Io& /*io*/, void* /*state*/, void* /*scratch*/) {
   raise(SIGSEGV);
@@ -37,7 +33,8 @@ void run_and_throw(const Problem& /*p*/, const Io& /*io*/, void* /*state*/, void
   throw std::runtime_error("library call failed: status 7");
 }
 
-// Returns at once; its thread writes into scratch and output while others are being measured.
+// Returns at once, on as many threads as the point has; its thread writes into scratch and output
+// while others are being measured, after 0, 1 or 2 ms by n.
 void run_late(const Problem& p, const Io& io, void* state, void* scratch) {
   std::thread([=] {
     std::this_thread::sleep_for(std::chrono::milliseconds(p.n_q % 3));
@@ -84,13 +81,18 @@ Backend faulty(std::string_view name, decltype(Backend::run) body) {
   return backend;
 }
 
-Backend underdeclared() {
-  Backend backend = faulty("liar.flops", run);
-  backend.cost = [](const Problem& p) {
-    Cost half = cost(p);
-    half.flops /= 2;
-    return half;
-  };
+Backend threaded(std::string_view name, decltype(Backend::run) body) {
+  Backend backend = faulty(name, body);
+  backend.threaded = true;
+  return backend;
+}
+
+// One of harness/liars.
+Backend liar(std::string_view name, std::string_view stem) {
+  const auto found = std::find_if(liars().begin(), liars().end(),
+                                  [&](const NamedLiar& named) { return named.name == stem; });
+  Backend backend = found->liar.backend;
+  backend.name = name;
   return backend;
 }
 
@@ -100,11 +102,13 @@ const std::vector<Entry>& registry() {
   static const std::vector<Entry> entries = {
       {"a.honest", {}, faulty("a.honest", run)},
       {"liar.crash", {}, faulty("liar.crash", run_and_crash)},
-      {"liar.flops", {}, underdeclared()},
+      {"liar.flops", {}, liar("liar.flops", "half_flops")},
       {"liar.hang", {}, faulty("liar.hang", run_forever)},
-      {"liar.late", {}, faulty("liar.late", run_late)},
+      {"liar.late", {}, threaded("liar.late", run_late)},
+      {"liar.moment", {}, liar("liar.moment", "returns_a_moment_early")},
+      {"liar.past", {}, liar("liar.past", "reads_past")},
       {"liar.poke", {}, faulty("liar.poke", run_and_poke)},
-      {"liar.scale", {}, faulty("liar.scale", run_without_scale)},
+      {"liar.scale", {}, liar("liar.scale", "missing_scale")},
       {"liar.throw", {}, faulty("liar.throw", run_and_throw)},
       {"stop.once", {}, faulty("stop.once", run_and_stop)},
       {"z.absent", "needs a toolkit: install it", {}},
@@ -137,8 +141,10 @@ class SupervisorRun : public testing::Test {
   }
 
   void plan(std::vector<std::string> only, const std::string& n) {
-    sweep_.points =
-        make_plan({.selection = {.only = std::move(only)}, .axes = {{"n", n}, {"heads", "1"}}});
+    sweep_.points = make_plan({.selection = {.only = std::move(only)},
+                               .axes = {{"n", n}, {"heads", "1"}},
+                               .all_threads = std::min(2, static_cast<int>(usable_cpus().size())),
+                               .most_threads = 2});
   }
 
   Status status_of(const SweepResult& result, std::string_view backend, std::int64_t n) const {
@@ -164,11 +170,14 @@ TEST_F(SupervisorRun, EachFaultCostsItsRowsAndNoOthers) {
     EXPECT_EQ(status_of(result, "liar.crash", n), Status::error);
     EXPECT_EQ(status_of(result, "liar.flops", n), Status::error);
     EXPECT_EQ(status_of(result, "liar.hang", n), Status::timeout);
+    EXPECT_EQ(status_of(result, "liar.past", n), Status::error);
     EXPECT_EQ(status_of(result, "liar.poke", n), Status::error);
     EXPECT_EQ(status_of(result, "liar.scale", n), Status::mismatch);
     EXPECT_EQ(status_of(result, "liar.throw", n), Status::error);
     EXPECT_EQ(status_of(result, "z.absent", n), Status::unavailable);
-    EXPECT_EQ(status_of(result, "liar.late", n), Status::mismatch);
+    EXPECT_EQ(status_of(result, "liar.moment", n), Status::error);
+    const Status late = status_of(result, "liar.late", n);
+    EXPECT_TRUE(late == Status::mismatch || late == Status::error);
   }
 }
 
@@ -176,12 +185,14 @@ TEST_F(SupervisorRun, EarlyReturnConvictsNobodyElse) {
   for (int repeat = 0; repeat < 3; ++repeat) {
     std::filesystem::remove_all(sweep_.dir);
     std::filesystem::create_directories(sweep_.dir);
-    plan({"a.honest", "liar.late", "z.honest"}, "64,300,500,900");
+    plan({"a.honest", "liar.late", "liar.moment", "z.honest"}, "64,300,500,900");
     const SweepResult result = run_sweep(sweep_, false);
     for (const std::int64_t n : {64, 300, 500, 900}) {
       EXPECT_EQ(status_of(result, "a.honest", n), Status::ok);
       EXPECT_EQ(status_of(result, "z.honest", n), Status::ok);
-      EXPECT_NE(status_of(result, "liar.late", n), Status::ok);
+      for (const char* late : {"liar.late", "liar.moment"}) {
+        EXPECT_NE(status_of(result, late, n), Status::ok) << late << " at " << n;
+      }
     }
   }
 }
@@ -205,6 +216,14 @@ TEST_F(SupervisorRun, AStopConvictsNobodyAndIsNoSample) {
     }
   }
   stop_at_call = 0;
+}
+
+TEST_F(SupervisorRun, AReadOutsideATensorIsNamed) {
+  plan({"liar.past"}, "64");
+  const SweepResult result = run_sweep(sweep_, false);
+  const auto& finish = *result.state.points.at(sweep_.points[0].id).finish;
+  EXPECT_EQ(finish.detail.value("rule", ""), "protected-pages");
+  EXPECT_NE(finish.detail.value("reason", "").find("outside a tensor"), std::string::npos);
 }
 
 TEST_F(SupervisorRun, EveryPointHasARowWithItsReason) {
