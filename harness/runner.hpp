@@ -50,8 +50,9 @@ class Runner {
   // call cannot know then which one is timed; none when cold, or when a call is slow.
   [[nodiscard]] int warm_calls(std::uint64_t lot, double call_seconds) const;
 
-  // One sample, after a check that was ok: untimed warm calls (or a flushed cache), the guard's change, the timed call. `lot`
-  // decides the number of warm calls and the guard's choice. `call_seconds` is what a call takes.
+  // One sample, after a check that was ok: untimed warm calls (or a flushed cache), the guard's
+  // change, the timed call. `lot` decides the number of warm calls and the guard's choice.
+  // `call_seconds` is what a call takes.
   struct Timed {
     double seconds = 0;
     double warm_seconds = 0;  // of the untimed calls before
