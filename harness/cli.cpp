@@ -310,10 +310,13 @@ void finish_request(RunRequest& request, const Machine& machine) {
   for (const std::string& tag : request.tags) {
     const bool plain =
         std::all_of(tag.begin(), tag.end(), [](char c) { return c >= ' ' && c <= '~'; });
-    if (!plain || tag.find('=') == std::string::npos || tag.starts_with('=') ||
+    // A spreadsheet would execute a cell that begins with =, +, - or @.
+    if (!plain || tag.find('=') == std::string::npos || tag.find_first_of("=+-@") == 0 ||
         tag.find(';') != std::string::npos) {
-      usage_error(fmt::format(
-          "--tag: \"{}\" is no tag; use k=v in printable ASCII without semicolons", tag));
+      usage_error(
+          fmt::format("--tag: \"{}\" is no tag; use k=v in printable ASCII without semicolons that "
+                      "begins with none of + - @",
+                      tag));
     }
     if (!keys.insert(tag.substr(0, tag.find('='))).second) {
       usage_error(fmt::format("--tag: {} gives its key a second value; use one", tag));

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "harness/error.hpp"
+#include "harness/text.hpp"
 
 namespace attn {
 
@@ -26,6 +27,11 @@ std::string csv_field(std::string_view text) {
     quoted += c;
   }
   return quoted + '"';
+}
+
+std::string csv_words(std::string_view text) {
+  const bool formula = !text.empty() && std::string_view("=+-@").find(text[0]) != text.npos;
+  return (formula ? "it says: " : "") + printable(text);
 }
 
 std::string csv_line(const std::vector<std::string>& fields) {

@@ -9,7 +9,9 @@
 
 namespace attn {
 
-std::string csv_field(std::string_view text);                  // quoted where it must be
+std::string csv_field(std::string_view text);  // quoted where it must be
+// Somebody else's words as a cell: on one line, and never a formula that a spreadsheet would execute.
+std::string csv_words(std::string_view text);
 std::string csv_line(const std::vector<std::string>& fields);  // ends with a newline
 
 // One line without its newline; nothing when a quote is left open or misplaced.

@@ -240,7 +240,8 @@ const std::vector<Column>& columns() {
        [](const Row& r) { return std::string(name_of(r.status())); }},
       {{"outcome", "status_reason", "one sentence unless ok"},
        [](const Row& r) {
-         return when(r.status() != Status::ok, r.state.finish->detail.value("reason", ""));
+         return when(r.status() != Status::ok,
+                     csv_words(r.state.finish->detail.value("reason", "")));
        }},
 
       {{"timing", "samples", "timed calls that count"},

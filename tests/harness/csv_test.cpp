@@ -71,5 +71,13 @@ TEST(Csv, ADeviceIsNotRead) {
   EXPECT_THROW(read_file("/dev/full"), CommandError);  // it would give zeros for ever
 }
 
+TEST(Csv, WordsOfOthersAreNoFormula) {
+  EXPECT_EQ(csv_words("=1+1"), "it says: =1+1");
+  EXPECT_EQ(csv_words("@x\n+y\t"), "it says: @x\\n+y\\t");
+  EXPECT_EQ(csv_words("\r=1"), "\\x0d=1");
+  EXPECT_EQ(csv_words("library call failed: status -7"), "library call failed: status -7");
+  EXPECT_EQ(csv_words(""), "");
+}
+
 }  // namespace
 }  // namespace attn

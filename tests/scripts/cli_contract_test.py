@@ -51,7 +51,7 @@ COMMANDS: list[tuple[list[str], str]] = [
     (["apply"], "backend"),
     (["apply", "cpu.naive"], "--q"),
     (["doctor"], "doctor"),
-    (["selftest"], "selftest"),
+    (["selftest", "--without", "luck"], "luck"),
     (["calc"], "calc"),
     (["conform", "cpu.naive"], "conform"),
     (["new-backend", "cpu.mine"], "new-backend"),
@@ -161,7 +161,7 @@ SHARES = ["0", "-2%", "2%%", "%", "2,5%", "200%", "1", "2", "5s", "much", "1e-40
 TIMES = ["0", "0s", "-1", "-1s", "5x", "5 s", "soon", "5%", "1e999", "2m30s", "1e9", *ODD]
 SIZES = ["0", "-1", "101%", "%", "8T", "8 G", "8GB", "1e300", "much", "5s", *ODD]
 SCALES = ["1e39", "-1e39", "1e29", "0,125", "12%", "1:2", " 1", "0x1p3", "much", *ODD]
-TAGS = ["alone", "=v", "a=b;c=d", "a=größe", "a=\n", "a=\udcff", *ODD]
+TAGS = ["alone", "=v", "+a=b", "-a=b", "@a=b", "a=b;c=d", "a=größe", "a=\n", "a=\udcff", *ODD]
 
 # option of run -> (values that it takes, values that it refuses)
 OPTIONS: dict[str, tuple[list[str], list[str]]] = {

@@ -494,12 +494,22 @@ def test_damage_is_used_right_or_named_or_refused(
         assert found.err.splitlines()[-1].startswith("attnplot: ")
         assert re.search(expected.said, found.err), found.err
         assert "note" not in found.err.splitlines()[-1]
-        assert found.out == ""
-        assert found.files == {}
+        if expected.code == 4 and command == "report":
+            assert_nothing_fitted(found)
+        else:
+            assert found.out == ""
+            assert found.files == {}
     elif isinstance(expected, Same):
         assert found == plain
     else:
         check_named(command, expected, found, plain)
+
+
+def assert_nothing_fitted(found: Outcome) -> None:
+    """A report is also written of a run without a time: it says so, and no file holds a row."""
+    assert "0 of " in found.files["report.md"].decode()
+    for name in ("fits.csv", "crossovers.csv"):
+        assert found.files[name].count(b"\n") == 1
 
 
 def check_named(command: str, expected: Named, found: Outcome, plain: Outcome) -> None:
@@ -508,7 +518,10 @@ def check_named(command: str, expected: Named, found: Outcome, plain: Outcome) -
     if everything_lost:
         assert notes.pop().startswith("attnplot: ")
         assert found.code == 4
-        assert found.files == {}
+        if command == "report":
+            assert_nothing_fitted(found)
+        else:
+            assert found.files == {}
     else:
         assert found.code == 0
     assert len(notes) == len(expected.notes), found.err
