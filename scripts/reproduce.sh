@@ -146,7 +146,7 @@ fi
 
 step .venv/bin/attnplot fit "$out"
 step .venv/bin/attnplot plot "$out"
-report=(.venv/bin/attnplot report "$out" --format md,html)
+report=(.venv/bin/attnplot report "$out" --format "md,html")
 [ "$publish" = no ] || report+=(--readme README.md)
 step "${report[@]}"
 echo
