@@ -88,10 +88,11 @@ constexpr std::optional<E> parse_name(std::string_view word) {
 template <class E>
 E parse_word(std::string_view option, std::string_view word) {
   if (const auto value = parse_name<E>(word)) return *value;
-  std::vector<std::string_view> words;
-  for (const auto& [unused, candidate] : Names<E>::table) words.push_back(candidate);
-  usage_error(
-      fmt::format("{}: \"{}\" is unknown; use one of {}", option, word, fmt::join(words, ", ")));
+  std::string words;
+  for (const auto& [unused, candidate] : Names<E>::table) {
+    words += fmt::format("{}{}", words.empty() ? "" : ", ", candidate);
+  }
+  usage_error(fmt::format("{}: \"{}\" is unknown; use one of {}", option, word, words));
 }
 
 // Families with heads, a mask and a cache; the others exist at layer scope only.

@@ -15,7 +15,7 @@
 namespace attn {
 namespace {
 
-constexpr std::int64_t most = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t largest_count = (std::int64_t{1} << 31) - 1;
 
 struct Grammar {
   std::string_view option;
@@ -53,7 +53,7 @@ struct Grammar {
 std::vector<std::int64_t> parse_range(std::string_view option, std::string_view text,
                                       std::int64_t least) {
   const Grammar grammar{
-      option, text, least, most,
+      option, text, least, largest_count,
       fmt::format("numbers from {} up, like 128, 1k, 128,256 or 128:8192[:x2|:xsqrt2]", least)};
   std::vector<std::int64_t> values;
   for (const std::string& item : split(text, ',')) {

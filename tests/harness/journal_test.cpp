@@ -168,7 +168,7 @@ TEST_F(JournalFile, DetailsAreFlatAndTheirWordsText) {
 }
 
 TEST_F(JournalFile, ATimeThatIsNotFiniteIsNone) {
-  Journal(path_, "run");
+  { const Journal journal(path_, "run"); }
   std::ofstream(path_, std::ios::app) << "run,a,check,0,,,inf,,,{}\n";
   EXPECT_EQ(replay(read_journal(path_)).points.at("a").call_seconds(), std::nullopt);
 }
@@ -177,7 +177,7 @@ TEST_F(JournalFile, AForeignFileIsRefusedAgain) {
   std::ofstream(path_) << "another,header\n";
   for (int attempt = 0; attempt < 2; ++attempt) {
     try {
-      Journal(path_, "run");
+      const Journal journal(path_, "run");
       FAIL() << "it was taken for a journal";
     } catch (const CommandError& error) {  // and not: another run holds the lock
       EXPECT_EQ(error.code(), Exit::file);

@@ -10,6 +10,6 @@ int main() {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<long>(i);
   long sum = 0;
 #pragma omp parallel for num_threads(2) schedule(static, 1)
-  for (std::size_t i = 0; i < values.size(); ++i) sum += values[i];
+  for (const long value : values) sum += value;
   std::printf("%ld\n", sum);
 }

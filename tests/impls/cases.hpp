@@ -282,7 +282,7 @@ inline std::vector<Case> core_cases() {
       c.problem.n_kv = 200;
       c.change = [both](auto& p, auto& in) {
         lay_on_a_line(p, in, 1.2345679e9F, both,
-                      [](auto j) { return 0.37F + 1.21F * static_cast<float>(j / 2); });
+                      [](auto j) { return 0.37F + 1.21F * static_cast<float>(j >> 1); });
       };
     });
   }
