@@ -241,8 +241,11 @@ def test_one_run_a_folder(tmp_path: Path, start: Callable[..., Running]) -> None
     points = planned(tmp_path, *SHORT)
     run = start(*SHORT)
     assert run.wait_until(lambda lines: len(lines) > 10)
+    # Stopped, it cannot end while the others wait for its lock.
+    os.killpg(run.process.pid, signal.SIGSTOP)
     assert "--out" in refused(tmp_path, "run", *SHORT, "--out", "run")
     assert "another run is writing" in refused(tmp_path, "run", "--resume", "--out", "run")
+    os.killpg(run.process.pid, signal.SIGCONT)
     code, said = run.end()
     assert code == 0, said
     complete(run.journal.parent, set(points), 25)
