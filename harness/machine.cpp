@@ -15,6 +15,7 @@
 #include <clocale>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <map>
@@ -481,6 +482,23 @@ int set_threads(int count) {
 }
 
 void unpin_this_thread() { pin_this_thread(initial_affinity()); }
+
+std::optional<bool> other_threads_run() {
+  const std::string self = fmt::format("{}", gettid());
+  std::error_code error;
+  std::filesystem::directory_iterator tasks("/proc/self/task", error);
+  if (error) return std::nullopt;
+  for (; tasks != std::filesystem::directory_iterator(); tasks.increment(error)) {
+    if (tasks->path().filename() == self) continue;
+    std::string stat;
+    std::getline(std::ifstream(tasks->path() / "stat"), stat);
+    const std::size_t name_end = stat.rfind(')');  // the name before it may hold anything
+    if (name_end != std::string::npos && name_end + 2 < stat.size() && stat[name_end + 2] == 'R') {
+      return true;
+    }
+  }
+  return false;
+}
 
 std::int64_t current_rss_bytes() { return kilobytes("/proc/self/status", "VmRSS"); }
 

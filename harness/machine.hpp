@@ -78,6 +78,11 @@ int set_threads(int count);
 // Undoes the pinning of the calling thread, for one that is about to start something else.
 void unpin_this_thread();
 
+// Whether a thread of this process but the calling one is running or waits for a processor; nothing
+// where /proc does not say. A sleeping thread's processor time is exact; that of a running one is
+// known up to the last tick of its processor's clock, some milliseconds ago.
+std::optional<bool> other_threads_run();
+
 // Resident set of this process; 0 where /proc does not say. The kernel batches its counters: expect
 // an error of up to 256 KiB a thread.
 std::int64_t current_rss_bytes();

@@ -544,3 +544,12 @@ def test_a_busy_machine_is_seen_in_the_numbers(tmp_path: Path, company: None) ->
     told = json.loads((tmp_path / "run/run.json").read_text())
     assert told["noise"]["largest_half_width"] > 0.0001
     assert told["machine"]["load_average"] >= 0
+
+
+def test_a_team_that_spins_convicts_nobody(tmp_path: Path) -> None:
+    """Threads that wait for work by spinning have done none for the one-thread points beside."""
+    arguments = ["--only", "cpu.naive,blas.three_step", "--n", "64,512,1024", "--threads", "1,2"]
+    spinning = {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "2000000"}
+    arguments += ["--max-samples", "6", "--quiet", "--out", "run"]
+    attnbench(tmp_path, "run", *arguments, env=spinning)
+    assert ",offence," not in (tmp_path / "run" / "samples.csv").read_text()
