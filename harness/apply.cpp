@@ -2,7 +2,6 @@
 // attnbench apply: one backend, once, on tensors of the user's own.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <omp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,11 +25,10 @@
 #include "harness/plan.hpp"
 #include "harness/ranges.hpp"
 #include "harness/sweep.hpp"
+#include "harness/work.hpp"
 
 namespace attn {
 namespace {
-
-constexpr double memory_share = 0.6;  // of what is available, as in `run`
 
 struct Request {
   std::string backend, q, k, v, out, weights, threads;
@@ -38,7 +36,7 @@ struct Request {
   bool causal = false;
 };
 
-void note(const std::string& sentence) { fmt::print(stderr, "attnbench: note: {}\n", sentence); }
+void note(const std::string& sentence) { warn("note: " + sentence); }
 
 Request parse_apply(const Words& args) {
   Request request;
@@ -142,13 +140,13 @@ Npy read_array(const std::string& option, const std::string& path) {
     file_error(fmt::format("{}: cannot read {}: {}", option, path, std::strerror(EISDIR)));
   }
   const std::uintmax_t bytes = std::filesystem::file_size(path, error);
-  const std::int64_t limit = default_mem_limit(memory_share);
+  const std::int64_t limit = default_mem_limit();
   if (!error && bytes > static_cast<std::uintmax_t>(limit) / 2) {
     throw CommandError(
         Exit::nothing_measured,
         fmt::format("{}: {} has {} bytes, reading it takes twice as many, and {:.0f} % of "
                     "the available memory is {}",
-                    option, path, bytes, 100 * memory_share, limit));
+                    option, path, bytes, 100 * default_memory_share, limit));
   }
   return parse_npy(read_file(path), fmt::format("{} {}", option, path));
 }
@@ -246,7 +244,7 @@ Problem problem_of(const Tensor& q, const Tensor& k, const Tensor& v, const Requ
 // What "all" means is what it means for `run`.
 int threads_of(const Request& request, const Backend& backend) {
   const Machine machine = read_machine();
-  const int most = std::min(static_cast<int>(machine.cpus.size()), omp_get_thread_limit());
+  const int most = machine.most_threads();
   const bool all = request.threads.empty() || request.threads == "all";
   int count = std::min(machine.default_threads(), most);
   if (!all) {
@@ -287,7 +285,7 @@ void expect_runnable(const Entry& entry, const Request& request) {
 // written from a copy in the format of the file.
 std::int64_t host_bytes(const Point& point, bool with_weights) {
   const Problem& p = point.problem;
-  const std::int64_t weights = with_weights ? 4 * p.batch * p.heads * p.n_q * p.n_kv : 0;
+  const std::int64_t weights = with_weights ? bytes_per_element(DType::f32) * score_elements(p) : 0;
   const std::int64_t scratch =
       p.memory == Memory::host ? cost(point.entry->backend, p).scratch_bytes : 0;
   return 2 * (own_bytes(point) + weights) + scratch;
@@ -344,11 +342,11 @@ Exit command_apply(const Words& args) {
 
   const bool with_weights = !request.weights.empty();
   const std::int64_t needed = host_bytes(point, with_weights);
-  const std::int64_t limit = default_mem_limit(memory_share);
+  const std::int64_t limit = default_mem_limit();
   if (needed > limit) {
     refuse(fmt::format(
         "{} needs {} bytes for these tensors, and {:.0f} % of the available memory is {}",
-        entry.name, needed, 100 * memory_share, limit));
+        entry.name, needed, 100 * default_memory_share, limit));
   }
   for (const auto& [name, tensor] : {std::pair{'q', &q}, std::pair{'k', &k}, std::pair{'v', &v}}) {
     if (tensor->array.stored != "float32") {

@@ -2,7 +2,6 @@
 #include "harness/cli.hpp"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -288,9 +287,7 @@ BenchmarkFlags take_benchmark_flags(std::vector<std::string>& args) {
 }
 
 void finish_request(RunRequest& request, const Machine& machine) {
-  // OMP_THREAD_LIMIT binds the teams of everybody here.
-  request.plan.most_threads =
-      std::min(static_cast<int>(machine.cpus.size()), omp_get_thread_limit());
+  request.plan.most_threads = machine.most_threads();
   request.plan.all_threads = std::min(machine.default_threads(), request.plan.most_threads);
   request.measure.mem_limit_bytes =
       parse_bytes("--mem-limit", request.mem_limit, machine.memory_available_bytes);

@@ -8,6 +8,8 @@
 #include <limits>
 #include <stdexcept>
 
+#include "harness/work.hpp"
+
 namespace attn {
 
 float* ChangedRow::take(const float* row) {
@@ -295,16 +297,12 @@ void multiply(const void* weights, std::int64_t outputs, std::int64_t inputs, co
 }
 
 Guard::Guard(Shape& shape, const Output& output, const Safeguards& rules) {
-  switch (shape.family()) {
-    case Family::rnn:
-    case Family::gru:
-    case Family::lstm:
-      impl_ = make_recurrence_guard(shape, output, rules);
-      break;
-    default:
-      impl_ = shape.problem().scope == Scope::layer
-                  ? make_layer_guard(shape, output, rules)
-                  : std::make_unique<CoreGuard>(shape, output, rules);
+  if (is_recurrent(shape.family())) {
+    impl_ = make_recurrence_guard(shape, output, rules);
+  } else if (shape.problem().scope == Scope::layer) {
+    impl_ = make_layer_guard(shape, output, rules);
+  } else {
+    impl_ = std::make_unique<CoreGuard>(shape, output, rules);
   }
 }
 

@@ -371,6 +371,10 @@ int Machine::default_threads() const {
   return std::clamp(static_cast<int>(*cpu_quota), 1, cores);
 }
 
+int Machine::most_threads() const {
+  return std::min(static_cast<int>(cpus.size()), omp_get_thread_limit());
+}
+
 Machine read_machine(const std::string& root) {
   Machine machine;
   read_processor(root, machine);

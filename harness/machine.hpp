@@ -43,6 +43,8 @@ struct Machine {
 
   // Threads that "all threads" means: one a core, and no more than the quota grants.
   [[nodiscard]] int default_threads() const;
+  // As many as there can be: OMP_THREAD_LIMIT binds the teams of everybody here.
+  [[nodiscard]] int most_threads() const;
 };
 
 // Reads /proc, /sys and /etc below `root` ("" is the real machine; tests give a folder), and the
@@ -61,8 +63,9 @@ std::string env_id(const Machine& machine);
 // dropped counts as room. 0: unknown.
 std::int64_t available_memory_bytes(const std::string& root = "");
 
-// `fraction` of the available memory, for --mem-limit; the largest number where that is unknown.
-std::int64_t default_mem_limit(double fraction);
+// `fraction` of the available memory; the largest number where that is unknown.
+inline constexpr double default_memory_share = 0.6;  // what --mem-limit says without being asked
+std::int64_t default_mem_limit(double fraction = default_memory_share);
 
 // The logical CPUs this process may use, in the order of Machine::cpus. Read once, before
 // set_threads narrows the main thread's own mask.

@@ -148,7 +148,7 @@ Sweep plan(const Cast& cast, const Safeguards& rules, const std::string& dir, bo
   sweep.quiet = quiet;
   sweep.options.max_samples = 4;
   sweep.options.phases = false;
-  sweep.options.mem_limit_bytes = default_mem_limit(0.6);
+  sweep.options.mem_limit_bytes = default_mem_limit();
   sweep.options.rules = rules;
   for (const Trial& trial : cast.trials) {
     Point point{.entry = trial.entry, .problem = trial.problem};
@@ -233,8 +233,7 @@ Exit command_selftest(const Words& args) {
   const Sweep sweep = plan(cast, rules, folder.path(), quiet);
   const SweepResult result = run_sweep(sweep, false);
   if (result.code == Exit::interrupted || result.code == Exit::terminated) {
-    fmt::print(stderr,
-               "attnbench: interrupted; a selftest has to run to its end to say anything\n");
+    warn("interrupted; a selftest has to run to its end to say anything");
     return result.code;
   }
   for (std::size_t i = 0; i < cast.trials.size(); ++i) {

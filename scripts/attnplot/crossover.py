@@ -16,7 +16,8 @@ from attnplot.curves import (
     interval,
     table_curves,
 )
-from attnplot.table import Cell, Table, write_csv
+from attnplot.files import Cell, write_csv
+from attnplot.table import Table
 
 CROSSOVERS_COLUMNS = tuple("a b scope causal d_model n_star n_star_lo n_star_hi winner".split())
 # What one process cannot know about log(time a / time b). The floor of 0.012 on a slope over seven

@@ -23,6 +23,7 @@ from attnplot import drawing, selection
 from attnplot.crossover import crossover_all
 from attnplot.curves import Curve
 from attnplot.drawing import End
+from attnplot.files import write_bytes
 from attnplot.fit import memory_bytes
 from attnplot.palette import Dash, style
 from attnplot.table import (
@@ -32,7 +33,6 @@ from attnplot.table import (
     bandwidth_may_be_stated,
     memory_gbps,
     roofs,
-    write_bytes,
 )
 
 SHARING_LINES: Mapping[str, Dash] = {"mha": "-", "gqa": (0, (5, 2)), "mqa": (0, (1, 1.3))}

@@ -18,7 +18,8 @@ from attnplot.curves import (
     log_slope,
     table_curves,
 )
-from attnplot.table import KEY_WITHOUT_N, Cell, Table, write_csv
+from attnplot.files import Cell, write_csv
+from attnplot.table import KEY_WITHOUT_N, Table
 
 MIN_N = 1024
 MIN_POINTS = 7

@@ -12,16 +12,15 @@ from attnplot import figures, selection
 from attnplot.curves import MIN_PROCESSES, table_curves
 from attnplot.document import Block, Bullets, Grid, Paragraph, Picture, Section, escaped, markdown
 from attnplot.drawing import bytes_text, cache_text
+from attnplot.files import read_text, write_text
 from attnplot.fit import MIN_POINTS
 from attnplot.page import page
 from attnplot.table import (
     Table,
     TableError,
     memory_gbps,
-    read_text,
     roofs,
     working_set_bytes,
-    write_text,
 )
 from attnplot.tables import Results, attention_table, sections, status_table
 

@@ -6,19 +6,16 @@ a median that its samples do not give) or left out by name (`Table.notes`: a tor
 is not a positive finite number). Nothing is repaired and nothing is dropped silently.
 """
 
-import contextlib
-import csv
-import io
 import itertools
 import json
 import math
-import os
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from attnplot.files import FLOAT, Cell, format_cell, read_text
 from attnplot.rows import SCHEMA_VERSION, BadCellError, Notes, Record, foreign, records, shown
 from attnplot.rows import TableError as TableError
 
@@ -97,8 +94,6 @@ _ALLOWED: Mapping[str, frozenset[str]] = {
     "cache_mode": frozenset({"", "warm", "mixed", "cold"}),
     "event": frozenset({"check", "sample", "finish", "offence"}),
 }
-# C locale only: Python's float() would also take "1_000", " 1" and "infinity".
-_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INT = re.compile(r"[0-9]{1,20}")  # a seed may need all of 2^64
 _NAME = re.compile(r"\S{1,100}")
 _DEVICE = re.compile(r"(?:cpu|cuda:[0-9]+)?")
@@ -109,10 +104,6 @@ _LARGEST = 1e100
 # How far a number may stand from what it is computed from: medians are exact to the last digit or
 # two, and other readers may have rounded.
 _SAME = 1e-6
-# What a spreadsheet takes for the start of a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-
-Cell = str | int | float | bool | None
 
 
 @dataclass(frozen=True)
@@ -298,85 +289,6 @@ def memory_gbps(table: Table, point: Point) -> float | None:
     return least / seconds / 1e9
 
 
-def format_cell(value: Cell) -> str:
-    """A value in the C locale: empty for `None`, `true`/`false`, shortest exact decimal for floats.
-
-    Text that a spreadsheet would take for a formula gets an apostrophe in front, as one types it
-    there; numbers, and lists of them, stay as they are.
-
-    Raises:
-        ValueError: for NaN and infinities, which no file of ours may hold.
-    """
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{value} must not be written")
-        return repr(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
-    text = str(value)
-    formula = text.startswith(_FORMULA) and not all(map(_FLOAT.fullmatch, text.split(" ")))
-    return f"'{text}" if formula else text
-
-
-def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-    """Writes an RFC 4180 file.
-
-    Raises:
-        TableError: when the file cannot be written.
-    """
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\r\n")
-    writer.writerow(columns)
-    writer.writerows([format_cell(v) for v in row] for row in rows)
-    write_text(path, buffer.getvalue())
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 text without touching its line ends, whole or not at all.
-
-    Raises:
-        TableError: when the file cannot be written.
-    """
-    write_bytes(path, text.encode("utf-8"))
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file beside its place and moves it there: a full disk leaves what was there before.
-
-    Raises:
-        TableError: when the file cannot be written.
-    """
-    target = path.resolve()  # what a link points to is replaced, not the link
-    fresh = target.with_name(target.name + ".new")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            fresh.write_bytes(data)
-            os.replace(fresh, target)
-        except OSError:
-            with contextlib.suppress(OSError):
-                fresh.unlink()
-            raise
-    except OSError as error:
-        raise TableError(f"{path}: cannot be written ({error.strerror})") from error
-
-
-def read_text(path: Path) -> str:
-    """Reads UTF-8 text without touching its line ends.
-
-    Raises:
-        TableError: when the file is missing, unreadable or not UTF-8.
-    """
-    try:
-        return path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise TableError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise TableError(f"{path}: byte {error.start} is not UTF-8") from error
-
-
 def load(folder: Path) -> Table:
     """Loads and checks a run folder.
 
@@ -452,7 +364,7 @@ def _read_int(text: str) -> int:
 
 
 def _read_float(text: str) -> float:
-    value = float(text) if _FLOAT.fullmatch(text) else math.nan
+    value = float(text) if FLOAT.fullmatch(text) else math.nan
     if not abs(value) < _LARGEST:
         raise BadCellError("is not a finite number")
     return value

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from binary import ROOT, attnbench, binary, environment, refused
+from binary import ROOT, attnbench, binary, environment, german_locale, refused
 
 Array = NDArray[Any]
 
@@ -265,7 +265,7 @@ def test_locale_changes_nothing(tmp_path: Path) -> None:
     save(tmp_path, q=normal(1, 3, 4), k=normal(2, 3, 4), v=normal(3, 3, 4))
     plain = attnbench(tmp_path, *words(NAIVE, "--scale", "0.5"))
     bits = (tmp_path / "z.npy").read_bytes()
-    german = {"LC_ALL": "de_DE.UTF-8", "LANG": "de_DE.UTF-8"}
+    german = german_locale(tmp_path)
     there = attnbench(tmp_path, *words(NAIVE, "--scale", "0.5"), env=german)
     assert there == plain
     assert (tmp_path / "z.npy").read_bytes() == bits

@@ -4,6 +4,7 @@
 import csv
 import io
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,6 +41,23 @@ def binary() -> Path:
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """That of the tests, with OpenMP's threads asleep while they wait: cores may be shared."""
     return {**os.environ, "OMP_WAIT_POLICY": "passive", **(extra or {})}
+
+
+def german_locale(tmp_path: Path) -> dict[str, str]:
+    """Variables of a locale with decimal commas, made in `tmp_path` where the system can make it.
+
+    Elsewhere it has to be installed to have an effect.
+    """
+    locales = tmp_path / "locales"
+    locales.mkdir()
+    if shutil.which("localedef"):
+        subprocess.run(
+            [*"localedef -i de_DE -f UTF-8 --no-archive".split(), str(locales / "de_DE.UTF-8")],
+            capture_output=True,
+            check=False,
+        )
+    found = dict.fromkeys(("LC_ALL", "LC_NUMERIC", "LANG"), "de_DE.UTF-8")
+    return {**found, "LOCPATH": str(locales)} if any(locales.iterdir()) else found
 
 
 def attnbench(

@@ -8,7 +8,6 @@ import os
 import random
 import re
 import shlex
-import shutil
 import statistics
 import subprocess
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from attnplot.table import RESULT_COLUMNS, STATUSES, load
-from binary import ROOT, attnbench, binary, environment, planned, refused, rows
+from binary import ROOT, attnbench, binary, environment, german_locale, planned, refused, rows
 
 SMALL = ["--only", "cpu.naive", "--n", "32", "--heads", "1", "--max-samples", "5", "--quiet"]
 GRID = ["--only", "cpu.naive,cpu.online,blas.three_step,blas.gqa,cuda.*", "--n", "16,96"]
@@ -787,18 +786,8 @@ def test_a_dry_compare_measures_nothing(tmp_path: Path) -> None:
 
 
 def test_a_locale_with_decimal_commas_changes_nothing(tmp_path: Path) -> None:
-    # Made here when the system can make it; elsewhere it has to be installed to have an effect.
-    locales = tmp_path / "locales"
-    locales.mkdir()
-    if shutil.which("localedef"):
-        subprocess.run(
-            [*"localedef -i de_DE -f UTF-8 --no-archive".split(), str(locales / "de_DE.UTF-8")],
-            capture_output=True,
-            check=False,
-        )
-    german = {"LC_ALL": "de_DE.UTF-8", "LANG": "de_DE.UTF-8"}
-    if any(locales.iterdir()):
-        german["LOCPATH"] = str(locales)
+    german = german_locale(tmp_path)
+    if "LOCPATH" in german:
         said = subprocess.run(
             ["locale", "decimal_point"],
             env={**os.environ, **german},

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 from attnplot import figures
+from attnplot.files import write_text
 from attnplot.report import report, write_report
-from attnplot.table import load, write_text
+from attnplot.table import load
 from attnplot.tables import analyse
 from synthetic import default_sweep
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from attnplot.table import load
-from binary import Ended, attnbench, binary, environment, rows
+from binary import Ended, attnbench, binary, environment, german_locale, rows
 
 # Two backends, one of them threaded; a second on a quiet machine.
 TINY = ["--only", "cpu.naive,blas.three_step", "--n", "48", "--heads", "2"]
@@ -219,19 +219,7 @@ def test_a_small_address_space_is_an_answer(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def german(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables of a locale that writes 0,5, made here unless it is installed."""
-    found = {"LC_ALL": "de_DE.UTF-8", "LC_NUMERIC": "de_DE.UTF-8", "LANG": "de_DE.UTF-8"}
-    if shutil.which("localedef"):
-        locales = tmp_path_factory.mktemp("locales")
-        made = str(locales / "de_DE.UTF-8")
-        subprocess.run(
-            ["localedef", "-i", "de_DE", "-f", "UTF-8", "--no-archive", made],
-            capture_output=True,
-            check=False,
-        )
-        if any(locales.iterdir()):
-            found["LOCPATH"] = str(locales)
-    return found
+    return german_locale(tmp_path_factory.mktemp("german"))
 
 
 def test_run_resume_and_compare_across_locales(tmp_path: Path, german: dict[str, str]) -> None:

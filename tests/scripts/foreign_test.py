@@ -27,6 +27,7 @@ from attnplot import figures
 from attnplot.cli import main
 from attnplot.curves import table_curves
 from attnplot.drawing import seconds_text
+from attnplot.files import format_cell
 from attnplot.fit import fit_time
 from attnplot.table import (
     PHASE_COLUMNS,
@@ -34,11 +35,10 @@ from attnplot.table import (
     SAMPLE_COLUMNS,
     Table,
     TableError,
-    format_cell,
     load,
 )
 from attnplot.tables import last_time_text
-from binary import ROOT
+from binary import ROOT, german_locale
 from synthetic import COMPLEXITY, SQRT2, Run, core_cells
 
 FILES = ("results.csv", "samples.csv", "phases.csv")
@@ -700,20 +700,6 @@ def test_one_time_is_the_same_everywhere(whole: Path) -> None:
 # ---- locales and encodings -----------------------------------------------------------------------
 
 
-def german(tmp_path: Path) -> dict[str, str]:
-    """A locale with decimal commas, made here where the system can make it."""
-    locales = tmp_path / "locales"
-    locales.mkdir()
-    if shutil.which("localedef"):
-        subprocess.run(
-            [*"localedef -i de_DE -f UTF-8 --no-archive".split(), str(locales / "de_DE.UTF-8")],
-            capture_output=True,
-            check=False,
-        )
-    made = any(locales.iterdir())
-    return {"LC_ALL": "de_DE.UTF-8", **({"LOCPATH": str(locales)} if made else {})}
-
-
 def started(arguments: list[str], environment: Mapping[str, str]) -> tuple[int, bytes, bytes]:
     """A run of attnplot as its own program, under another environment."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG", "PYTHON"))}
@@ -732,7 +718,7 @@ def test_a_locale_changes_nothing(command: str, whole: Path, tmp_path: Path) -> 
     found = []
     for name, environment in (
         ("plain", {"LC_ALL": "C.UTF-8"}),
-        ("german", german(tmp_path)),
+        ("german", german_locale(tmp_path)),
         ("ascii", {"PYTHONIOENCODING": "ascii"}),
     ):
         copy = Path(shutil.copytree(whole, tmp_path / name / "run"))

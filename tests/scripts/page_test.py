@@ -15,9 +15,10 @@ from justhtml import Element, JustHTML, Node
 
 from attnplot.cli import main
 from attnplot.drawing import seconds_text
+from attnplot.files import write_text
 from attnplot.inline_svg import contrast_with_white, printable
 from attnplot.report import write_report
-from attnplot.table import TableError, load, write_text
+from attnplot.table import TableError, load
 from attnplot.tables import analyse
 from synthetic import Run
 

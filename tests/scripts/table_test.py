@@ -6,15 +6,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from attnplot.files import format_cell, write_csv
 from attnplot.table import (
     RESULT_COLUMNS,
     SAMPLE_COLUMNS,
     TableError,
     bandwidth_may_be_stated,
-    format_cell,
     load,
     roofs,
-    write_csv,
 )
 from synthetic import Run, default_sweep
 
