@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// What the CUDA backends share: the failure macro, the launch helper, dynamic shared memory, views
-// and shapes that a kernel may take by value, and the refusals of a machine without a usable
-// device. Kernels are started through `launch` and take dynamic shared memory through
-// ATTN_DYNAMIC_SHARED only, so that the same text can be compiled for a CPU.
+// What the CUDA backends share: the failure macro, the launch helper, views and shapes that a kernel
+// may take by value, and the refusals of a machine without a usable device. Kernels are started
+// through `launch`, take shared memory through ATTN_DYNAMIC_SHARED and use no inline PTX but that of
+// ptx.cuh: then the same text also runs on a CPU.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,6 +15,7 @@
 #include <string>
 
 #include "impls/attention.hpp"
+#include "impls/support/ptx.cuh"
 
 namespace attn {
 
@@ -35,11 +36,6 @@ struct CudaError : std::runtime_error {
     }                                                                            \
   } while (false)
 
-// Inside a kernel: `name` is this block's dynamic shared memory as an array of `type`.
-#define ATTN_DYNAMIC_SHARED(type, name)                              \
-  extern __shared__ __align__(16) unsigned char attn_shared_bytes[]; \
-  type* const name = reinterpret_cast<type*>(attn_shared_bytes)
-
 // Starts `kernel` on up to `blocks` blocks. A grid's y and z end at 65,535 and its x at 2^31 - 1,
 // so grids have one dimension and kernels step through their work by gridDim.x.
 template <class... Parameters, class... Arguments>
@@ -51,11 +47,13 @@ void launch(void (*kernel)(Parameters...), std::int64_t blocks, int threads,
     ATTN_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(shared_bytes)));
   }
-  const auto grid = static_cast<unsigned>(
-      std::min<std::int64_t>(blocks, std::numeric_limits<std::int32_t>::max()));
-  kernel<<<grid, threads, shared_bytes, static_cast<cudaStream_t>(stream)>>>(
-      static_cast<Parameters>(arguments)...);
-  ATTN_CUDA_CHECK(cudaGetLastError());
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(
+      std::min<std::int64_t>(blocks, std::numeric_limits<std::int32_t>::max())));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  ATTN_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 
 __host__ __device__ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "harness/buffers.hpp"
+#include "harness/device.hpp"
 #include "harness/layer.hpp"
 #include "tests/impls/reference.hpp"
 #include "tests/impls/tensors.hpp"
@@ -136,6 +137,16 @@ inline void check_outputs(const Case& c, const Backend& backend, const Tensors& 
 }
 
 using Run = std::function<void(const Problem&, const Io&, void* state, void* scratch)>;
+
+// Runs a device backend on the current device and checks its outputs.
+inline void check_device_run(const Case& c, const Backend& backend) {
+  const Tensors tensors(c, backend);
+  const auto point = make_device_point(backend, c.problem, tensors.io);
+  point->upload();
+  point->timed_run();
+  point->download();
+  check_outputs(c, backend, tensors);
+}
 
 // Runs a host backend, `cost` being what it declared, and checks its memory and its outputs.
 inline void check_run(const Case& c, const Backend& backend, const Cost& cost, const Run& run) {

@@ -96,6 +96,7 @@ TEST_P(Conformance, MatchesTheReference) {
   }
   const Cost declared = cost(backend, c.problem);
   EXPECT_GE(declared.flops, flops_model(c.problem, backend.family));
+  if (backend.memory == Memory::device) return check_device_run(c, backend);
   check_run(c, backend, declared, [&](const Problem& p, const Io& io, void* state, void* scratch) {
     run(backend, p, io, state, scratch);
   });
@@ -177,7 +178,8 @@ TEST(Registry, RecurrencesRefuseCoreScopeAndDecode) {
     p.scope = Scope::core;
     ASSERT_TRUE(refuses(entry.backend, p).has_value()) << entry.name;
   }
-  EXPECT_GE(seen, 2);
+  // Where the list has recurrences, must_run.csv names them.
+  if (seen == 0) GTEST_SKIP() << "this list of backends has none";
 }
 
 // Device backends have nowhere to run on most machines: then each must say what is missing, in the

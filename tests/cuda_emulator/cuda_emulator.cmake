@@ -1,0 +1,51 @@
+# The .cu files of the project as C++ on an emulated device: no toolkit, no driver, no GPU needed.
+
+add_library(cuda_emulator STATIC cuda_emulator/emulator.cpp cuda_emulator/fiber.cpp
+  cuda_emulator/runtime.cpp)
+# Before all others: its cuda_runtime.h and its twins of impls/support stand for the real ones.
+target_include_directories(cuda_emulator BEFORE PUBLIC cuda_emulator/include)
+target_include_directories(cuda_emulator PUBLIC ${CMAKE_SOURCE_DIR})
+target_link_libraries(cuda_emulator PRIVATE attn_warnings fmt::fmt)
+# What the emulator itself touches is not the kernel's doing.
+target_compile_options(cuda_emulator PRIVATE -O2)
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=(address|thread)")
+  string(TOUPPER ${CMAKE_MATCH_1} sanitizer)
+  target_compile_options(cuda_emulator PRIVATE -fno-sanitize=all)
+  target_compile_definitions(cuda_emulator PRIVATE CUDA_EMULATOR_${sanitizer})
+endif()
+
+# emulated(<library> FILES ... [OPTIONS ...]): CUDA sources as an object library of C++.
+function(emulated library)
+  cmake_parse_arguments(ARG "" "" "FILES;OPTIONS" ${ARGN})
+  set_source_files_properties(${ARG_FILES} PROPERTIES LANGUAGE CXX)
+  add_library(${library} OBJECT ${ARG_FILES})
+  target_link_libraries(${library} PRIVATE attn_warnings PUBLIC cuda_emulator)
+  target_compile_options(${library} PRIVATE -O2 -march=native -Wno-unknown-pragmas ${ARG_OPTIONS})
+endfunction()
+
+# Every backend of impls/cuda but those that call a library of the vendor's, in a list of their own.
+file(GLOB ATTN_CUDA_FILES CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/impls/cuda/*.cu)
+list(FILTER ATTN_CUDA_FILES EXCLUDE REGEX "/cublas_")
+set(ATTN_DECLARATIONS "")
+set(ATTN_ENTRIES "")
+foreach(file IN LISTS ATTN_CUDA_FILES)
+  get_filename_component(stem ${file} NAME_WE)
+  string(APPEND ATTN_DECLARATIONS "Backend cuda_${stem}();\n")
+  string(APPEND ATTN_ENTRIES "      {\"cuda.${stem}\", {}, cuda_${stem}()},\n")
+endforeach()
+set(ATTN_FLAG_LINES "")
+configure_file(${CMAKE_SOURCE_DIR}/harness/registry.cpp.in generated/emulated_registry.cpp @ONLY)
+list(TRANSFORM ATTN_CUDA_FILES PREPEND ${CMAKE_SOURCE_DIR}/)
+emulated(emulated_device FILES ${CMAKE_SOURCE_DIR}/harness/device.cu)
+emulated(emulated_backends FILES ${ATTN_CUDA_FILES})
+add_library(emulated_registry OBJECT ${CMAKE_CURRENT_BINARY_DIR}/generated/emulated_registry.cpp)
+target_link_libraries(emulated_registry PUBLIC attn_harness)
+set(ATTN_EMULATED emulated_registry emulated_backends emulated_device cuda_emulator)
+
+# The one conformance suite, over the backends on the emulated device.
+attn_test(emulated_conformance_test SOURCES impls/conformance_test.cpp LIBS ${ATTN_EMULATED} attn_harness
+  FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/must_run.csv")
+
+# The whole command line tool on the emulated device.
+add_executable(attnbench_emulated ${CMAKE_SOURCE_DIR}/harness/main.cpp)
+target_link_libraries(attnbench_emulated PRIVATE ${ATTN_EMULATED} attn_harness attn_warnings)
