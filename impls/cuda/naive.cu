@@ -49,8 +49,9 @@ __global__ void softmax_kernel(DeviceShape p, float* s) {
     for (std::int64_t j = 0; j < visible; ++j) max = fmaxf(max, row[j]);
     float sum = 0.0F;
     for (std::int64_t j = 0; j < visible; ++j) {
-      row[j] = expf(row[j] - max);
-      sum += row[j];
+      const float weight = expf(row[j] - max);
+      row[j] = weight;
+      sum += weight;
     }
     for (std::int64_t j = 0; j < visible; ++j) row[j] /= sum;
   }

@@ -46,6 +46,22 @@ set(ATTN_EMULATED emulated_registry emulated_backends emulated_device cuda_emula
 attn_test(emulated_conformance_test SOURCES impls/conformance_test.cpp LIBS ${ATTN_EMULATED} attn_harness
   FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/must_run.csv")
 
+# Sanitized code is many times slower.
+set(ATTN_LARGEST_N 515)
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  set(ATTN_LARGEST_N 128)
+endif()
+attn_test(cuda_rungs_test SOURCES cuda_emulator/rungs_test.cpp LIBS ${ATTN_EMULATED} attn_harness
+  FLAGS -DATTN_LARGEST_N=${ATTN_LARGEST_N} -O2)
+
 # The whole command line tool on the emulated device.
 add_executable(attnbench_emulated ${CMAKE_SOURCE_DIR}/harness/main.cpp)
 target_link_libraries(attnbench_emulated PRIVATE ${ATTN_EMULATED} attn_harness attn_warnings)
+
+# Counting: every access as written, so without optimisation; g++ leaves none out, clang does. The
+# sanitizer's own library is not linked: traffic.cpp answers in its place.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  emulated(counted_backends FILES ${ATTN_CUDA_FILES} OPTIONS -O0 -fsanitize=thread -DCUDA_EMULATOR_COUNTS)
+  attn_test(cuda_traffic_test SOURCES cuda_emulator/traffic_test.cpp cuda_emulator/traffic.cpp
+    LIBS emulated_registry counted_backends emulated_device cuda_emulator attn_harness)
+endif()

@@ -84,8 +84,7 @@ class Scratch {
   unsigned char* data_;
 };
 
-inline void check_rows_of_probabilities(const Case& c, const std::vector<float>& values) {
-  const Problem& p = c.problem;
+inline void check_rows_of_probabilities(const Problem& p, const std::vector<float>& values) {
   std::size_t e = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t h = 0; h < p.heads; ++h) {
@@ -114,11 +113,18 @@ inline bool uses_all_scratch(const Problem& p, Family family) {
   return p.key_lengths.empty() && p.n_kv > 0 && p.visible(0, 0) > 0;
 }
 
+struct Expected {
+  Plain<double> truth;
+  Plain<float> plain;
+  Expected(const Case& c, const Backend& backend, const Tensors& tensors)
+      : truth(c.problem, backend.family, tensors.io),
+        plain(c.problem, backend.family, tensors.io) {}
+};
+
 // The outputs of a finished run: result, probabilities and log-sum-exp, each where it is there.
-inline void check_outputs(const Case& c, const Backend& backend, const Tensors& tensors) {
+inline void check_outputs(const Tensors& tensors, const Expected& expected) {
   EXPECT_TRUE(tensors.fences_intact()) << "wrote before a tensor";
-  const Plain<double> truth(c.problem, backend.family, tensors.io);
-  const Plain<float> plain(c.problem, backend.family, tensors.io);
+  const auto& [truth, plain] = expected;
   const Tensor& result = tensors.result();
   expect_close("result", values_of(result), truth.out, plain.out);
   if (std::none_of(truth.out.begin(), truth.out.end(), [](double t) { return std::isnan(t); })) {
@@ -128,7 +134,7 @@ inline void check_outputs(const Case& c, const Backend& backend, const Tensors& 
   if (tensors.io.probabilities) {
     const std::vector<float> values = values_of(tensors.probabilities);
     expect_close("probabilities", values, truth.probabilities, plain.probabilities);
-    check_rows_of_probabilities(c, values);
+    check_rows_of_probabilities(tensors.problem, values);
   }
   if (tensors.io.log_sum_exp) {
     const std::vector<float> values = values_of(tensors.log_sum_exp);
@@ -145,7 +151,7 @@ inline void check_device_run(const Case& c, const Backend& backend) {
   point->upload();
   point->timed_run();
   point->download();
-  check_outputs(c, backend, tensors);
+  check_outputs(tensors, Expected(c, backend, tensors));
 }
 
 // Runs a host backend, `cost` being what it declared, and checks its memory and its outputs.
@@ -164,7 +170,7 @@ inline void check_run(const Case& c, const Backend& backend, const Cost& cost, c
   if ((folder == "cpu" || folder == "blas") && uses_all_scratch(p, backend.family)) {
     EXPECT_TRUE(scratch.used_to_both_ends()) << "declares scratch that it does not use";
   }
-  check_outputs(c, backend, tensors);
+  check_outputs(tensors, Expected(c, backend, tensors));
 }
 
 }  // namespace attn::test

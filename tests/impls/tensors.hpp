@@ -68,9 +68,10 @@ struct Tensor {
 struct Tensors {
   Tensor q, k, v, out, x, context, y, probabilities, log_sum_exp;
   Tensor w_q, w_k, w_v, w_o, w, u, b;
+  Problem problem;
   Io io;
 
-  Tensors(const Case& c, const Backend& backend) {
+  Tensors(const Case& c, const Backend& backend) : problem(c.problem) {
     const Problem& p = c.problem;
     std::mt19937_64 random(20250101);
     const bool core = p.scope == Scope::core;

@@ -154,6 +154,11 @@ T __ldg(const T* address) {
 }
 
 #ifdef CUDA_EMULATOR_COUNTS
+namespace cuda_emulator {
+float counted_fmaf(float a, float b, float c);
+float counted_expf(float x);
+float counted_exp2f(float x);
+}  // namespace cuda_emulator
 #define fmaf ::cuda_emulator::counted_fmaf
 #define expf ::cuda_emulator::counted_expf
 #define exp2f ::cuda_emulator::counted_exp2f
