@@ -53,6 +53,7 @@ if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
 endif()
 attn_test(cuda_rungs_test SOURCES cuda_emulator/rungs_test.cpp LIBS ${ATTN_EMULATED} attn_harness
   FLAGS -DATTN_LARGEST_N=${ATTN_LARGEST_N} -O2)
+target_include_directories(cuda_rungs_test BEFORE PRIVATE cuda_emulator/include)
 
 # The whole command line tool on the emulated device.
 add_executable(attnbench_emulated ${CMAKE_SOURCE_DIR}/harness/main.cpp)

@@ -267,6 +267,7 @@ void launch(Dim grid, Dim dim, std::size_t shared_bytes, const std::function<voi
     throw Error(
         fmt::format("{} bytes of shared memory: {} are the most", shared_bytes, most_shared_bytes));
   }
+  grid.x = std::min(grid.x, options().most_blocks);
   gridDim = {grid.x, grid.y, grid.z};
   blockDim = {dim.x, dim.y, dim.z};
   scheduler_race_fiber = race::current_fiber();

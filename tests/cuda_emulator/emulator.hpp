@@ -29,6 +29,7 @@ struct Options {
   Schedule schedule = Schedule::in_order;
   std::uint64_t seed = 1;
   AsyncCopies async_copies = AsyncCopies::lazy;
+  unsigned most_blocks = 0x7FFFFFFF;  // a grid's x, whatever the launch wants: kernels must step
   // "tiled.cu:93": the synchronisation in this line does nothing.
   std::string removed = {};
 };

@@ -3,6 +3,7 @@
 // tiles' edges, and the orders in which threads may run.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <string>
 #include <tuple>
@@ -11,6 +12,7 @@
 
 #include "harness/device.hpp"
 #include "harness/registry.hpp"
+#include "impls/support/cuda.cuh"
 #include "tests/cuda_emulator/emulator.hpp"
 #include "tests/impls/check.hpp"
 
@@ -24,10 +26,11 @@ using cuda_emulator::Schedule;
 using Kind = std::tuple<std::int64_t, bool, std::pair<std::int64_t, std::int64_t>>;
 
 Case case_of(const Kind& kind, std::int64_t n_q, std::int64_t n_kv) {
-  const auto& [d, causal, heads] = kind;
-  return core_case(fmt::format("n{}_{}", n_q, n_kv), n_q, [&, d = d, causal = causal](Case& c) {
+  const std::int64_t d = std::get<0>(kind);
+  const auto heads = std::get<2>(kind);
+  return core_case(fmt::format("n{}_{}", n_q, n_kv), n_q, [&](Case& c) {
     c.problem.n_kv = n_kv;
-    c.problem.mask = causal ? Mask::causal : Mask::none;
+    c.problem.mask = std::get<1>(kind) ? Mask::causal : Mask::none;
     c.problem.memory = Memory::device;
     set_heads(c, heads.first, heads.second), set_dims(c, d, d);
   });
@@ -78,6 +81,56 @@ TEST_P(Rungs, DoNotDependOnTheOrderOfThreads) {
       SCOPED_TRACE(fmt::format("schedule {}, seed {}", static_cast<int>(schedule), seed));
       check_on_every_rung(case_of(GetParam(), 65, 100));
     }
+  }
+}
+
+// A grid's x ends at 2^31 - 1 blocks, y and z at 65,535: whatever the grid, all the work is done.
+__global__ void mark_kernel(int* marks) { ++marks[blockIdx.x]; }
+
+TEST(RungLimits, GridsDoNotEndAt65535) {
+  std::vector<int> marks(70000, 0);
+  launch(mark_kernel, static_cast<std::int64_t>(marks.size()), 1, 0, nullptr, marks.data());
+  EXPECT_EQ(std::count(marks.begin(), marks.end(), 1), 70000);
+}
+
+TEST(RungLimits, ASmallGridDoesAllTheWork) {
+  options().most_blocks = 3;
+  check_on_every_rung(case_of({64, true, {4, 2}}, 200, 260));
+  options() = {};
+}
+
+// Heads so far apart that an offset in 32 bits, of elements or of bytes, would leave the tensor. The
+// memory between them is never touched and never there.
+TEST(RungLimits, OffsetsHave64Bits) {
+  constexpr std::int64_t apart = (std::int64_t{1} << 31) + 5;
+  constexpr std::int64_t n = 70, d = 32, heads = 2;
+  const std::size_t bytes = 4 * static_cast<std::size_t>((heads - 1) * apart + n * d);
+  const Case c = case_of({d, true, {heads, heads}}, n, n);
+  for (const Entry& entry : registry()) {
+    SCOPED_TRACE(std::string(entry.name));
+    const Tensors near(c, entry.backend);
+    Io io = near.io;
+    std::vector<void*> maps;
+    const auto move_apart = [&](auto& view) {
+      const auto old = view;
+      view.data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      ASSERT_NE(view.data, MAP_FAILED);
+      maps.push_back(const_cast<void*>(view.data));
+      view.head_stride = apart;
+      for (std::int64_t h = 0; h < heads; ++h) {
+        std::memcpy(static_cast<float*>(maps.back()) + h * apart, old.template row<float>(0, h, 0),
+                    4 * n * d);
+      }
+    };
+    move_apart(io.q), move_apart(io.k), move_apart(io.v), move_apart(io.out);
+    const Scratch scratch(cost(entry.backend, c.problem).scratch_bytes);
+    run(entry.backend, c.problem, io, nullptr, scratch.data());
+    for (std::int64_t h = 0; h < heads; ++h) {
+      std::memcpy(near.out.view.row<float>(0, h, 0), io.out.row<float>(0, h, 0), 4 * n * d);
+    }
+    for (void* map : maps) munmap(map, bytes);
+    check_outputs(near, Expected(c, entry.backend, near));
   }
 }
 

@@ -166,29 +166,36 @@ float counted_exp2f(float x) {
 
 }  // namespace cuda_emulator
 
-// What g++ -fsanitize=thread calls.
+// What g++ -fsanitize=thread calls, under names of our own.
+extern "C" {
 #define CUDA_EMULATOR_HOOKS(size)                                           \
-  void __tsan_read##size(void* address) {                                   \
+  void on_read_##size(void* address) asm("__tsan_read" #size);              \
+  void on_read_##size(void* address) {                                      \
     cuda_emulator::note(__builtin_return_address(0), address, size, false); \
   }                                                                         \
-  void __tsan_write##size(void* address) {                                  \
+  void on_write_##size(void* address) asm("__tsan_write" #size);            \
+  void on_write_##size(void* address) {                                     \
     cuda_emulator::note(__builtin_return_address(0), address, size, true);  \
   }
-extern "C" {
 CUDA_EMULATOR_HOOKS(1)
 CUDA_EMULATOR_HOOKS(2)
 CUDA_EMULATOR_HOOKS(4)
 CUDA_EMULATOR_HOOKS(8)
 CUDA_EMULATOR_HOOKS(16)
-void __tsan_read_range(void* address, std::size_t size) {
+void on_read_range(void* address, std::size_t size) asm("__tsan_read_range");
+void on_read_range(void* address, std::size_t size) {
   cuda_emulator::note(__builtin_return_address(0), address, size, false);
 }
-void __tsan_write_range(void* address, std::size_t size) {
+void on_write_range(void* address, std::size_t size) asm("__tsan_write_range");
+void on_write_range(void* address, std::size_t size) {
   cuda_emulator::note(__builtin_return_address(0), address, size, true);
 }
-void __tsan_init() {}
-void __tsan_func_entry(void* /*caller*/) {}
-void __tsan_func_exit() {}
-void __tsan_vptr_update(void** /*vptr*/, void* /*value*/) {}
-void __tsan_vptr_read(void** /*vptr*/) {}
+void on_start() asm("__tsan_init");
+void on_start() {}
+void on_entry(void* caller) asm("__tsan_func_entry");
+void on_entry(void* /*caller*/) {}
+void on_leave() asm("__tsan_func_exit");
+void on_leave() {}
+void on_vptr(void** object, void* value) asm("__tsan_vptr_update");
+void on_vptr(void** /*object*/, void* /*value*/) {}
 }
