@@ -17,6 +17,7 @@ the same bits; the last of these runs have a busy loop beside them.
   --only GLOB   only the cases whose folder matches, e.g. 'A03*'
 
 The attnbench is $ATTNBENCH, or the build of preset ci or release; check.py needs NumPy, as .venv has.
+The CUDA rungs on a machine without a GPU:  ATTNBENCH=build/ci/tests/attnbench_emulated scripts/cases.sh …
 
 Exit code: 0 when cpu.naive passes every case and no backend fails one (a backend may refuse what
 cpu.naive does); 1 otherwise; 2 usage.

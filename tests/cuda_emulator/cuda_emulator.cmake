@@ -43,7 +43,7 @@ target_link_libraries(emulated_registry PUBLIC attn_harness)
 set(ATTN_EMULATED emulated_registry emulated_backends emulated_device cuda_emulator)
 
 # The one conformance suite, over the backends on the emulated device.
-attn_test(emulated_conformance_test SOURCES impls/conformance_test.cpp LIBS ${ATTN_EMULATED} attn_harness
+attn_test(emulated_conformance_test PREFIX Emulated. SOURCES impls/conformance_test.cpp LIBS ${ATTN_EMULATED} attn_harness
   FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/must_run.csv")
 
 # Sanitized code is many times slower.
