@@ -192,6 +192,10 @@ __device__ void mix(float* p, float* v, int first, const int (&seen)[rows],
   }
 }
 
+__device__ int clamp(std::int64_t value, int least, int most) {
+  return static_cast<int>(value < least ? least : value < most ? value : most);
+}
+
 // Row r of a block is head (first + r) % group of query i_0 + (first + r) / group.
 struct BlockRows {
   std::int64_t i_0, left;  // `left` rows from the first one on
@@ -202,7 +206,8 @@ struct BlockRows {
         left(p.n_q * p.group - row_0),
         first(static_cast<unsigned>(row_0 % p.group)),
         group(static_cast<unsigned>(p.group)) {}
-  __device__ std::int64_t query(int r) const { return i_0 + (first + r) / group; }
+  __device__ int query_ahead(int r) const { return static_cast<int>((first + r) / group); }
+  __device__ std::int64_t query(int r) const { return i_0 + query_ahead(r); }
   __device__ int head(int r) const { return static_cast<int>((first + r) % group); }
 };
 
@@ -227,7 +232,7 @@ __global__ void __launch_bounds__(block_threads)
   for (std::int64_t t = blockIdx.x; t < heads * row_tiles; t += gridDim.x) {
     // The last rows see the most keys: longest first.
     const std::int64_t row_0 = (row_tiles - 1 - t / heads) * L::block_rows;
-    const std::int64_t b = t % heads / heads_kv, h = t % heads % heads_kv;
+    const int b = static_cast<int>(t % heads / heads_kv), h = static_cast<int>(t % heads_kv);
     const BlockRows block(p, row_0);
     const int live = static_cast<int>(block.left < L::block_rows ? block.left : L::block_rows);
     const std::int64_t common = p.visible(block.i_0), keys = p.visible(block.query(live - 1));
@@ -262,13 +267,14 @@ __global__ void __launch_bounds__(block_threads)
       }
 
       const bool masked = j_0 + tile_keys > common;
+      const int corner = clamp(p.causal ? block.i_0 + 1 + p.n_kv - p.n_q - j_0 : tile_keys,
+                               -L::block_rows, tile_keys);
+      const int left = clamp(p.n_kv - j_0, 0, tile_keys);
       int seen[rows] = {};
 #pragma unroll
       for (int x = 0; x < rows; ++x) {
-        if (masked) {
-          const std::int64_t ahead = p.visible(block.query(row + x * L::lane_rows)) - j_0;
-          seen[x] = static_cast<int>(ahead < 0 ? 0 : ahead < tile_keys ? ahead : tile_keys);
-        }
+        const int r = row + x * L::lane_rows;
+        if (masked && r < live) seen[x] = clamp(corner + block.query_ahead(r), 0, left);
 #pragma unroll
         for (int y = 0; y < L::keys; ++y) {
           s[x][y] *= p.scale;
