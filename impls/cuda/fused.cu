@@ -61,30 +61,22 @@ struct Layout {
       (block_rows * (q_stride + p_stride) + 2 * slice) * sizeof(float);
 };
 
-// A tensor, and whether each of its rows is a whole number of aligned 128-bit words.
-struct Rows {
-  DeviceView<const float> view;
-  std::int64_t width;
-  bool quads;
-
-  Rows(const ConstView& given, std::int64_t elements)
-      : view(given), width(elements), quads(in_quads(given, elements)) {}
-};
-
 __device__ float& at(float4& quad, int i) {
   return i == 0 ? quad.x : i == 1 ? quad.y : i == 2 ? quad.z : quad.w;
 }
 __device__ float4& quad_at(float* shared) { return *reinterpret_cast<float4*>(shared); }
 
-// Elements c ... c + 3 of a row, zeros past its end. Without aligned rows a warp reads the same
-// sectors, in four steps of stride 4.
-__device__ float4 load_quad(const float* row, int c, const Rows& of) {
+// Elements c ... c + 3 of a row, zeros past its end. Where rows are no whole number of aligned words, a
+// warp touches the same sectors in four steps of stride 4. A branch instead of the parameter spilled
+// registers.
+template <bool whole_quads>
+__device__ float4 load_quad(const float* row, int c, std::int64_t width) {
   float4 quad{0.0F, 0.0F, 0.0F, 0.0F};
-  if (of.quads) {
-    if (c < of.width) quad = *reinterpret_cast<const float4*>(row + c);
+  if constexpr (whole_quads) {
+    if (c < width) quad = *reinterpret_cast<const float4*>(row + c);
   } else {
     for (int i = 0; i < 4; ++i) {
-      if (c + i < of.width) at(quad, i) = row[c + i];
+      if (c + i < width) at(quad, i) = row[c + i];
     }
   }
   return quad;
@@ -93,22 +85,23 @@ __device__ float4 load_quad(const float* row, int c, const Rows& of) {
 // One slice of K or V on its way through registers: `slice_keys` keys from j_0 on, `slice_dims`
 // dimensions from c_0 on. Consecutive threads take consecutive words of a key; keys at and past
 // `keys`, which no row of the block sees, are zeros and not read.
-template <int slice_keys, int slice_dims, int stride>
+template <bool whole_quads, int slice_keys, int slice_dims, int stride>
 struct Slice {
   static constexpr int quads = slice_dims / 4;
   static constexpr int step = block_threads / quads;
 
   template <class Registers>
-  static __device__ void fetch(const float* head, const Rows& of, std::int64_t j_0,
-                               std::int64_t keys, int c_0, Registers& next) {
-    const float* const first = head + j_0 * of.view.token_stride;
-    const int left = static_cast<int>(keys - j_0 < slice_keys ? keys - j_0 : slice_keys);
+  static __device__ void fetch(const DeviceView<const float>& of, const float* head,
+                               std::int64_t width, std::int64_t j_0, std::int64_t keys, int c_0,
+                               Registers& next) {
+    const int j = static_cast<int>(threadIdx.x) / quads;
     const int c = c_0 + static_cast<int>(threadIdx.x) % quads * 4;
+    const int left = static_cast<int>(keys - j_0 < slice_keys ? keys - j_0 : slice_keys);
+    const float* row = head + (j_0 + j) * of.token_stride;
 #pragma unroll
-    for (int e = 0; e < slice_keys / step; ++e) {
-      const int j = static_cast<int>(threadIdx.x) / quads + e * step;
-      next[e] = j < left ? load_quad(first + j * of.view.token_stride, c, of)
-                         : float4{0.0F, 0.0F, 0.0F, 0.0F};
+    for (int e = 0; e < slice_keys / step; ++e, row += step * of.token_stride) {
+      next[e] = j + e * step < left ? load_quad<whole_quads>(row, c, width)
+                                    : float4{0.0F, 0.0F, 0.0F, 0.0F};
     }
   }
   template <class Registers>
@@ -211,13 +204,13 @@ struct BlockRows {
   __device__ int head(int r) const { return static_cast<int>((first + r) % group); }
 };
 
-template <int dims>
+template <int dims, bool whole_quads>
 __global__ void __launch_bounds__(block_threads)
-    fused_kernel(DeviceShape p, Rows q, Rows k, Rows v, DeviceView<float> out, bool out_in_quads,
-                 DeviceView<float> log_sum_exp) {
+    fused_kernel(DeviceShape p, DeviceView<const float> q, DeviceView<const float> k,
+                 DeviceView<const float> v, DeviceView<float> out, DeviceView<float> log_sum_exp) {
   using L = Layout<dims>;
-  using SliceOfK = Slice<tile_keys, depth, L::k_stride>;
-  using SliceOfV = Slice<mixed_keys, dims, dims>;
+  using SliceOfK = Slice<whole_quads, tile_keys, depth, L::k_stride>;
+  using SliceOfV = Slice<whole_quads, mixed_keys, dims, dims>;
   ATTN_DYNAMIC_SHARED(float, q_tile);                          // [block_rows][q_stride]
   float* const p_tile = q_tile + L::block_rows * L::q_stride;  // [block_rows][p_stride]
   float* const slices = p_tile + L::block_rows * L::p_stride;  // two
@@ -236,20 +229,21 @@ __global__ void __launch_bounds__(block_threads)
     const BlockRows block(p, row_0);
     const int live = static_cast<int>(block.left < L::block_rows ? block.left : L::block_rows);
     const std::int64_t common = p.visible(block.i_0), keys = p.visible(block.query(live - 1));
-    const float* const k_head = k.view.row(b, h, 0);
-    const float* const v_head = v.view.row(b, h, 0);
+    const float* const k_head = k.row(b, h, 0);
+    const float* const v_head = v.row(b, h, 0);
 
     for (int e = threadIdx.x; e < L::block_rows * (dims / 4); e += block_threads) {
       const int r = e / (dims / 4), c = e % (dims / 4) * 4;
       float4& quad = quad_at(q_tile + r * L::q_stride + c);
-      quad = r < live ? load_quad(q.view.row(b, h * p.group + block.head(r), block.query(r)), c, q)
+      quad = r < live ? load_quad<whole_quads>(
+                            q.row(b, h * p.group + block.head(r), block.query(r)), c, p.head_dim)
                       : float4{0.0F, 0.0F, 0.0F, 0.0F};
     }
 
     float o[rows][L::outputs] = {}, l[rows] = {}, m[rows];
     for (int x = 0; x < rows; ++x) m[x] = least;
     float4 next[4];
-    if (keys > 0) SliceOfK::fetch(k_head, k, 0, keys, 0, next);
+    if (keys > 0) SliceOfK::fetch(k, k_head, p.head_dim, 0, keys, 0, next);
     for (std::int64_t j_0 = 0; j_0 < keys; j_0 += tile_keys) {
       float s[rows][L::keys] = {};
       for (int c_0 = 0; c_0 < p.head_dim; c_0 += depth, parity ^= 1) {
@@ -259,9 +253,9 @@ __global__ void __launch_bounds__(block_threads)
         // the other slice, which is written next, and with P.
         __syncthreads();
         if (c_0 + depth < p.head_dim) {
-          SliceOfK::fetch(k_head, k, j_0, keys, c_0 + depth, next);
+          SliceOfK::fetch(k, k_head, p.head_dim, j_0, keys, c_0 + depth, next);
         } else {
-          SliceOfV::fetch(v_head, v, j_0, keys, 0, next);
+          SliceOfV::fetch(v, v_head, p.head_dim_v, j_0, keys, 0, next);
         }
         add_scores<L>(q_tile + row * L::q_stride + c_0, slice + column * L::k_stride, s);
       }
@@ -289,9 +283,9 @@ __global__ void __launch_bounds__(block_threads)
         SliceOfV::place(next, slice);
         __syncthreads();  // as above
         if (first + mixed_keys < tile_keys) {
-          SliceOfV::fetch(v_head, v, j_0 + first + mixed_keys, keys, 0, next);
+          SliceOfV::fetch(v, v_head, p.head_dim_v, j_0 + first + mixed_keys, keys, 0, next);
         } else if (j_0 + tile_keys < keys) {
-          SliceOfK::fetch(k_head, k, j_0 + tile_keys, keys, 0, next);
+          SliceOfK::fetch(k, k_head, p.head_dim, j_0 + tile_keys, keys, 0, next);
         }
 #pragma unroll
         for (int x = 0; x < rows; ++x) {
@@ -330,7 +324,7 @@ __global__ void __launch_bounds__(block_threads)
 #pragma unroll
       for (int z = 0; z < L::outputs; z += 4) {
         const int c = column * 4 + z * L::columns;
-        if (out_in_quads) {
+        if constexpr (whole_quads) {
           if (c < p.head_dim_v) {
             *reinterpret_cast<float4*>(to + c) =
                 float4{o[x][z] * inverse, o[x][z + 1] * inverse, o[x][z + 2] * inverse,
@@ -393,9 +387,12 @@ void run(const Problem& p, const Io& io, void* /*state*/, void* /*scratch*/) {
   with_dims(p, [&](auto dims) {
     using L = Layout<dims()>;
     const std::int64_t row_tiles = ceil_div(p.n_q * (p.heads / p.heads_kv), L::block_rows);
-    launch(fused_kernel<dims()>, p.batch * p.heads_kv * row_tiles, block_threads, L::shared_bytes,
-           io.stream, DeviceShape(p), Rows(io.q, p.head_dim), Rows(io.k, p.head_dim),
-           Rows(io.v, p.head_dim_v), DeviceView<float>(io.out), in_quads(io.out, p.head_dim_v),
+    const bool whole_quads = in_quads(io.q, p.head_dim) && in_quads(io.k, p.head_dim) &&
+                             in_quads(io.v, p.head_dim_v) && in_quads(io.out, p.head_dim_v);
+    launch(whole_quads ? fused_kernel<dims(), true> : fused_kernel<dims(), false>,
+           p.batch * p.heads_kv * row_tiles, block_threads, L::shared_bytes, io.stream,
+           DeviceShape(p), DeviceView<const float>(io.q), DeviceView<const float>(io.k),
+           DeviceView<const float>(io.v), DeviceView<float>(io.out),
            DeviceView<float>(io.log_sum_exp));
   });
 }
