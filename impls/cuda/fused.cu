@@ -36,6 +36,7 @@ constexpr int depth = 32;       // dimensions of a slice of K
 constexpr int mixed_keys = 16;  // keys of a slice of V, and of P at a time
 constexpr int rows = 8;         // of a lane
 constexpr float log2_e = 1.44269504F;
+constexpr float hidden = -1.0F;  // a weight that the mask hides; none of exp2f is
 constexpr float least = std::numeric_limits<float>::lowest();
 
 // How a warp's lanes share its tile: lane l has the rows row + lane_rows x and the keys column +
@@ -94,14 +95,14 @@ struct Slice {
   static __device__ void fetch(const DeviceView<const float>& of, const float* head,
                                std::int64_t width, std::int64_t j_0, std::int64_t keys, int c_0,
                                Registers& next) {
-    const int j = static_cast<int>(threadIdx.x) / quads;
-    const int c = c_0 + static_cast<int>(threadIdx.x) % quads * 4;
+    const float* const first = head + j_0 * of.token_stride;
     const int left = static_cast<int>(keys - j_0 < slice_keys ? keys - j_0 : slice_keys);
-    const float* row = head + (j_0 + j) * of.token_stride;
+    const int c = c_0 + static_cast<int>(threadIdx.x) % quads * 4;
 #pragma unroll
-    for (int e = 0; e < slice_keys / step; ++e, row += step * of.token_stride) {
-      next[e] = j + e * step < left ? load_quad<whole_quads>(row, c, width)
-                                    : float4{0.0F, 0.0F, 0.0F, 0.0F};
+    for (int e = 0; e < slice_keys / step; ++e) {
+      const int j = static_cast<int>(threadIdx.x) / quads + e * step;
+      next[e] = j < left ? load_quad<whole_quads>(first + j * of.token_stride, c, width)
+                         : float4{0.0F, 0.0F, 0.0F, 0.0F};
     }
   }
   template <class Registers>
@@ -157,10 +158,9 @@ __device__ void soften(float (&s)[rows][L::keys], float (&o)[rows][L::outputs], 
   }
 }
 
-// Adds one slice of keys onto the outputs of a lane; guarded: row x takes only keys before seen[x].
+// Adds one slice of keys onto the outputs of a lane; guarded: but for hidden weights.
 template <class L, int dims, bool guarded>
-__device__ void mix(float* p, float* v, int first, const int (&seen)[rows],
-                    float (&o)[rows][L::outputs]) {
+__device__ void mix(float* p, float* v, float (&o)[rows][L::outputs]) {
 #pragma unroll 1
   for (int j = 0; j < mixed_keys; j += 4) {
     float4 a[rows];
@@ -173,8 +173,8 @@ __device__ void mix(float* p, float* v, int first, const int (&seen)[rows],
         const float4 w = quad_at(v + (j + i) * dims + z * L::columns);
 #pragma unroll
         for (int x = 0; x < rows; ++x) {
-          if (guarded && first + j + i >= seen[x]) continue;
           const float weight = at(a[x], i);
+          if (guarded && weight == hidden) continue;
           o[x][z] = fmaf(weight, w.x, o[x][z]);
           o[x][z + 1] = fmaf(weight, w.y, o[x][z + 1]);
           o[x][z + 2] = fmaf(weight, w.z, o[x][z + 2]);
@@ -185,8 +185,8 @@ __device__ void mix(float* p, float* v, int first, const int (&seen)[rows],
   }
 }
 
-__device__ int clamp(std::int64_t value, int least, int most) {
-  return static_cast<int>(value < least ? least : value < most ? value : most);
+__device__ int clamp(std::int64_t value, int from, int to) {
+  return static_cast<int>(value < from ? from : value < to ? value : to);
 }
 
 // Row r of a block is head (first + r) % group of query i_0 + (first + r) / group.
@@ -276,6 +276,15 @@ __global__ void __launch_bounds__(block_threads)
         }
       }
       soften<L>(s, o, m, l);
+      if (masked) {
+#pragma unroll
+        for (int x = 0; x < rows; ++x) {
+#pragma unroll
+          for (int y = 0; y < L::keys; ++y) {
+            if (column + y * L::columns >= seen[x]) s[x][y] = hidden;
+          }
+        }
+      }
 
 #pragma unroll
       for (int first = 0; first < tile_keys; first += mixed_keys, parity ^= 1) {
@@ -297,9 +306,9 @@ __global__ void __launch_bounds__(block_threads)
         }
         __syncwarp();  // a row of P is written and read by one warp
         if (masked) {
-          mix<L, dims, true>(p_row, slice + column * 4, first, seen, o);
+          mix<L, dims, true>(p_row, slice + column * 4, o);
         } else {
-          mix<L, dims, false>(p_row, slice + column * 4, first, seen, o);
+          mix<L, dims, false>(p_row, slice + column * 4, o);
         }
       }
     }
@@ -324,12 +333,10 @@ __global__ void __launch_bounds__(block_threads)
 #pragma unroll
       for (int z = 0; z < L::outputs; z += 4) {
         const int c = column * 4 + z * L::columns;
+        const float4 quad{o[x][z] * inverse, o[x][z + 1] * inverse, o[x][z + 2] * inverse,
+                          o[x][z + 3] * inverse};
         if constexpr (whole_quads) {
-          if (c < p.head_dim_v) {
-            *reinterpret_cast<float4*>(to + c) =
-                float4{o[x][z] * inverse, o[x][z + 1] * inverse, o[x][z + 2] * inverse,
-                       o[x][z + 3] * inverse};
-          }
+          if (c < p.head_dim_v) *reinterpret_cast<float4*>(to + c) = quad;
         } else {
           for (int e = 0; e < 4; ++e) {
             if (c + e < p.head_dim_v) to[c + e] = o[x][z + e] * inverse;
