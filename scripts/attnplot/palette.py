@@ -28,6 +28,7 @@ KNOWN = (
     "blas.rnn",
     "blas.gru",
     "blas.lstm",
+    "cuda.fused",
 )
 # Dark enough on white for thin lines, and of different lightness where neighbours meet.
 _COLOURS = (

@@ -63,26 +63,33 @@ std::int64_t sectors(WarpAccess all) {
   return static_cast<std::int64_t>(touched.size());
 }
 
-// 128 bytes go at once: all lanes, or a half or a quarter of them.
-std::int64_t wavefronts(WarpAccess all) {
+struct Steps {
+  std::int64_t taken = 0, least = 0;
+};
+
+// 128 bytes go at once: all lanes, or a half or a quarter of them, each part in a step of its own even
+// where all read one address.
+Steps wavefronts(WarpAccess all) {
   const unsigned together =
       lanes * 4 / static_cast<unsigned>(std::max<std::size_t>(all[0].size, 4));
-  std::int64_t sum = 0;
+  Steps steps;
   for (unsigned first = 0; first < lanes; first += together) {
     std::array<std::vector<std::uintptr_t>, 32> words;  // by bank
-    std::size_t most = 0;
+    std::size_t most = 0, distinct = 0;
     for (const Access& access : all) {
       if (access.lane < first || access.lane >= first + together) continue;
       for (std::size_t byte = 0; byte < access.size; byte += 4) {
         const std::uintptr_t word = (access.address + byte) / 4;
         std::vector<std::uintptr_t>& bank = words[word % 32];
-        if (std::find(bank.begin(), bank.end(), word) == bank.end()) bank.push_back(word);
+        if (std::find(bank.begin(), bank.end(), word) == bank.end())
+          bank.push_back(word), ++distinct;
         most = std::max(most, bank.size());
       }
     }
-    sum += static_cast<std::int64_t>(most);
+    steps.taken += static_cast<std::int64_t>(most);
+    steps.least += static_cast<std::int64_t>((distinct + 31) / 32);
   }
-  return sum;
+  return steps;
 }
 
 std::int64_t distinct_bytes(WarpAccess all) {
@@ -96,11 +103,12 @@ void settle_warp(WarpAccess all) {
   const bool global = first.space == Space::global;
   Moved& moved = global ? (first.store ? total.global_stores : total.global_loads)
                         : (first.store ? total.shared_stores : total.shared_loads);
-  const std::int64_t step_bytes = global ? 32 : 128;
-  Moved one{.bytes = static_cast<std::int64_t>(all.size() * first.size),
-            .accesses = 1,
-            .steps = global ? sectors(all) : wavefronts(all),
-            .least_steps = (distinct_bytes(all) + step_bytes - 1) / step_bytes};
+  const Steps steps =
+      global ? Steps{sectors(all), (distinct_bytes(all) + 31) / 32} : wavefronts(all);
+  const Moved one{.bytes = static_cast<std::int64_t>(all.size() * first.size),
+                  .accesses = 1,
+                  .steps = steps.taken,
+                  .least_steps = steps.least};
   moved += one;
   if (one.steps > one.least_steps) total.wasteful[first.place] += one;
 }
