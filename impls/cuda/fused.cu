@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Idea: one pass over the keys in tiles, with a running maximum and sum per row: S never leaves the
 //   chip.
-// Math: per tile of 64 keys: m' = max(m, row max of S), r = 2^(m - m'), P = 2^(S - m'), l = l r +
-//   sum P, O = O r + P V; at the end Z = O / l. S carries scale * log2(e), so exp is exp2f; m starts as
-//   the least float and (m - m) / l is added to l, for the reasons of cpu.online.
+// Math: per tile of 64 keys: m' = max(m, row max of S), r = exp(m - m'), P = exp(S - m'), l = l r +
+//   sum P, O = O r + P V; at the end Z = O / l. exp is exp2f of log2(e) times the difference: folded
+//   into the scale instead, log2(e) costs digits where scores are large. m starts as the least float
+//   and (m - m) / l is added to l, for the reasons of cpu.online.
 // Memory traffic (elements, per KV head and block of rows that sees `keys` keys): q and the output
 //   once, rows (d + d_v), k and v once, keys (d + d_v); log_sum_exp, if wanted, rows more.
 // Why this shape: rows are (query, head of the group) pairs, so a K/V tile serves the whole group. A
