@@ -8,9 +8,9 @@
 // Memory traffic (elements, per KV head and block of rows that sees `keys` keys): q and the output
 //   once, rows (d + d_v), k and v once, keys (d + d_v); log_sum_exp, if wanted, rows more.
 // Why this shape: rows are (query, head of the group) pairs, so a K/V tile serves the whole group. A
-//   lane holds 8 x 8 scores and 8 x 8 outputs: 16 reads of 16 bytes feed 256 multiply-adds, and with
-//   the two lanes of a pair on one key (or column of V) and two rows that is half of what shared memory
-//   gives. A row lies in one warp: its maximum takes shuffles, and P goes through shared memory, 16
+//   lane holds 8 x 8 scores and 8 x 8 outputs: 16 reads of 8 (scores) or 16 bytes (mixing) feed 128
+//   or 256 multiply-adds, and lanes that share a row or a key share the read. A row lies in one warp:
+//   its maximum takes shuffles, and P goes through shared memory, 16
 //   keys at a time, behind a warp barrier (shuffles would move 4 bytes a lane, not 16). K comes in
 //   slices of 32 dimensions, V in slices of 16 keys: two buffers, one block barrier a slice, the next
 //   slice in registers meanwhile. 128 dimensions are spread over 16 columns of lanes, not 8: O would
@@ -36,6 +36,7 @@ constexpr int tile_keys = 64;
 constexpr int depth = 32;       // dimensions of a slice of K
 constexpr int mixed_keys = 16;  // keys of a slice of V, and of P at a time
 constexpr int rows = 8;         // of a lane
+constexpr int most_elements = tile_keys * depth / block_threads;  // of a slice, of a thread
 constexpr float log2_e = 1.44269504F;
 constexpr float hidden = -1.0F;  // a weight that the mask hides; none of exp2f is
 constexpr float least = std::numeric_limits<float>::lowest();
@@ -43,10 +44,10 @@ constexpr float least = std::numeric_limits<float>::lowest();
 // How a warp's lanes share its tile: lane l has the rows row + lane_rows x and the keys column +
 // columns y. `dims` is head_dim and head_dim_v, padded.
 //
-// Banks, for the 8 lanes that a 128-bit access serves at a time. Rows of Q and of a slice of K begin 4
-// banks (36, 68 and 132 are 4 modulo 32) after one another, so the up to 8 columns of a half warp read
-// all 32 banks of K once and its rows differ. P: 4 rows begin at banks 0, 24, 16, 8 and 2 rows at 0 and
-// 16, so a warp stores 32 weights in 32 banks. V is read, and everything else stored, along a row.
+// Banks. Scores read 64 bits, a half warp at a time: the rows of K of its 8 columns begin 4 banks after
+// one another (36, 68 and 132 are 4 modulo 32), its rows of Q likewise. P: 4 rows begin at banks 0, 24,
+// 16, 8 and 2 rows at 0 and 16, so a warp stores 32 weights in 32 banks. V is read, and everything else
+// stored, along a row.
 template <int dims>
 struct Layout {
   static constexpr int columns = dims == 128 ? 16 : 8;
@@ -66,71 +67,55 @@ struct Layout {
 __device__ float& at(float4& quad, int i) {
   return i == 0 ? quad.x : i == 1 ? quad.y : i == 2 ? quad.z : quad.w;
 }
-__device__ float4& quad_at(float* shared) { return *reinterpret_cast<float4*>(shared); }
-
-// Elements c ... c + 3 of a row, zeros past its end. Where rows are no whole number of aligned words, a
-// warp touches the same sectors in four steps of stride 4. A branch instead of the parameter spilled
-// registers.
-template <bool whole_quads>
-__device__ float4 load_quad(const float* row, int c, std::int64_t width) {
-  float4 quad{0.0F, 0.0F, 0.0F, 0.0F};
-  if constexpr (whole_quads) {
-    if (c < width) quad = *reinterpret_cast<const float4*>(row + c);
-  } else {
-    for (int i = 0; i < 4; ++i) {
-      if (c + i < width) at(quad, i) = row[c + i];
-    }
-  }
-  return quad;
-}
+__device__ float2 pair_at(const float* first) { return *reinterpret_cast<const float2*>(first); }
+__device__ float4& quad_at(float* first) { return *reinterpret_cast<float4*>(first); }
 
 // One slice of K or V on its way through registers: `slice_keys` keys from j_0 on, `slice_dims`
-// dimensions from c_0 on. Consecutive threads take consecutive words of a key; keys at and past
-// `keys`, which no row of the block sees, are zeros and not read.
-template <bool whole_quads, int slice_keys, int slice_dims, int stride>
+// dimensions from c_0 on, zeros past the row's end. Keys at and past `keys`, which no row of the block
+// sees, are zeros and not read. Consecutive threads take consecutive elements, one a load: words of
+// 128 bits need aligned rows, which views do not promise, a kernel for each case doubles what is
+// compiled, and a branch spilled registers; there are 128 multiply-adds for each of these loads.
+template <int slice_keys, int slice_dims, int stride>
 struct Slice {
-  static constexpr int quads = slice_dims / 4;
-  static constexpr int step = block_threads / quads;
+  static constexpr int step = block_threads / slice_dims;  // keys
+  static constexpr int elements = slice_keys / step;       // of a thread
 
-  template <class Registers>
   static __device__ void fetch(const DeviceView<const float>& of, const float* head,
                                std::int64_t width, std::int64_t j_0, std::int64_t keys, int c_0,
-                               Registers& next) {
-    const float* const first = head + j_0 * of.token_stride;
-    const int left = static_cast<int>(keys - j_0 < slice_keys ? keys - j_0 : slice_keys);
-    const int c = c_0 + static_cast<int>(threadIdx.x) % quads * 4;
+                               float (&next)[most_elements]) {
+    const int j = static_cast<int>(threadIdx.x) / slice_dims;
+    const int c = c_0 + static_cast<int>(threadIdx.x) % slice_dims;
+    const float* const from = head + (j_0 + j) * of.token_stride + c;
+    const int left =
+        c < width ? static_cast<int>(keys - j_0 < slice_keys ? keys - j_0 : slice_keys) : 0;
 #pragma unroll
-    for (int e = 0; e < slice_keys / step; ++e) {
-      const int j = static_cast<int>(threadIdx.x) / quads + e * step;
-      next[e] = j < left ? load_quad<whole_quads>(first + j * of.token_stride, c, width)
-                         : float4{0.0F, 0.0F, 0.0F, 0.0F};
+    for (int e = 0; e < elements; ++e) {
+      next[e] = j + e * step < left ? from[e * step * of.token_stride] : 0.0F;
     }
   }
-  template <class Registers>
-  static __device__ void place(const Registers& next, float* slice) {
-    float* const to = slice + threadIdx.x / quads * stride + threadIdx.x % quads * 4;
+  static __device__ void place(const float (&next)[most_elements], float* slice) {
+    float* const to = slice + threadIdx.x / slice_dims * stride + threadIdx.x % slice_dims;
 #pragma unroll
-    for (int e = 0; e < slice_keys / step; ++e) quad_at(to + e * step * stride) = next[e];
+    for (int e = 0; e < elements; ++e) to[e * step * stride] = next[e];
   }
 };
 
-// Adds one slice of dimensions onto the scores of a lane.
+// Adds one slice of dimensions onto the scores of a lane, two at a time: by four the 64-dimension kernel
+// spilled on every architecture.
 template <class L>
-__device__ void add_scores(float* q, float* k, float (&s)[rows][L::keys]) {
+__device__ void add_scores(const float* q, const float* k, float (&s)[rows][L::keys]) {
 #pragma unroll 1
-  for (int c = 0; c < depth; c += 4) {
-    float4 a[rows];
+  for (int c = 0; c < depth; c += 2) {
+    float2 a[rows];
 #pragma unroll
-    for (int x = 0; x < rows; ++x) a[x] = quad_at(q + x * L::lane_rows * L::q_stride + c);
+    for (int x = 0; x < rows; ++x) a[x] = pair_at(q + x * L::lane_rows * L::q_stride + c);
 #pragma unroll
     for (int y = 0; y < L::keys; ++y) {
-      const float4 w = quad_at(k + y * L::columns * L::k_stride + c);
+      const float2 w = pair_at(k + y * L::columns * L::k_stride + c);
 #pragma unroll
       for (int x = 0; x < rows; ++x) {
         s[x][y] = fmaf(a[x].x, w.x, s[x][y]);
         s[x][y] = fmaf(a[x].y, w.y, s[x][y]);
-        s[x][y] = fmaf(a[x].z, w.z, s[x][y]);
-        s[x][y] = fmaf(a[x].w, w.w, s[x][y]);
       }
     }
   }
@@ -205,13 +190,14 @@ struct BlockRows {
   __device__ int head(int r) const { return static_cast<int>((first + r) % group); }
 };
 
-template <int dims, bool whole_quads>
+template <int dims>
 __global__ void __launch_bounds__(block_threads)
-    fused_kernel(DeviceShape p, DeviceView<const float> q, DeviceView<const float> k,
-                 DeviceView<const float> v, DeviceView<float> out, DeviceView<float> log_sum_exp) {
+    fused_kernel(DeviceShape p, std::int64_t row_tiles, DeviceView<const float> q,
+                 DeviceView<const float> k, DeviceView<const float> v, DeviceView<float> out,
+                 bool out_in_quads, DeviceView<float> log_sum_exp) {
   using L = Layout<dims>;
-  using SliceOfK = Slice<whole_quads, tile_keys, depth, L::k_stride>;
-  using SliceOfV = Slice<whole_quads, mixed_keys, dims, dims>;
+  using SliceOfK = Slice<tile_keys, depth, L::k_stride>;
+  using SliceOfV = Slice<mixed_keys, dims, dims>;
   ATTN_DYNAMIC_SHARED(float, q_tile);                          // [block_rows][q_stride]
   float* const p_tile = q_tile + L::block_rows * L::q_stride;  // [block_rows][p_stride]
   float* const slices = p_tile + L::block_rows * L::p_stride;  // two
@@ -220,30 +206,28 @@ __global__ void __launch_bounds__(block_threads)
   const int row = threadIdx.x / warp * L::warp_rows + lane % 2 + lane / (2 * L::columns) * 2;
   float* const p_row = p_tile + row * L::p_stride;
 
-  const std::int64_t row_tiles = ceil_div(p.n_q * p.group, L::block_rows);
-  const std::int64_t heads_kv = p.heads / p.group, heads = p.batch * heads_kv;
+  const std::int64_t heads = p.batch * p.heads_kv;
   int parity = 0;  // which slice is next
   for (std::int64_t t = blockIdx.x; t < heads * row_tiles; t += gridDim.x) {
     // The last rows see the most keys: longest first.
     const std::int64_t row_0 = (row_tiles - 1 - t / heads) * L::block_rows;
-    const int b = static_cast<int>(t % heads / heads_kv), h = static_cast<int>(t % heads_kv);
+    const int b = static_cast<int>(t % heads / p.heads_kv), h = static_cast<int>(t % p.heads_kv);
     const BlockRows block(p, row_0);
     const int live = static_cast<int>(block.left < L::block_rows ? block.left : L::block_rows);
     const std::int64_t common = p.visible(block.i_0), keys = p.visible(block.query(live - 1));
     const float* const k_head = k.row(b, h, 0);
     const float* const v_head = v.row(b, h, 0);
 
-    for (int e = threadIdx.x; e < L::block_rows * (dims / 4); e += block_threads) {
-      const int r = e / (dims / 4), c = e % (dims / 4) * 4;
-      float4& quad = quad_at(q_tile + r * L::q_stride + c);
-      quad = r < live ? load_quad<whole_quads>(
-                            q.row(b, h * p.group + block.head(r), block.query(r)), c, p.head_dim)
-                      : float4{0.0F, 0.0F, 0.0F, 0.0F};
+    for (int e = threadIdx.x; e < L::block_rows * dims; e += block_threads) {
+      const int r = e / dims, c = e % dims;
+      q_tile[r * L::q_stride + c] = r < live && c < p.head_dim
+                                        ? q.row(b, h * p.group + block.head(r), block.query(r))[c]
+                                        : 0.0F;
     }
 
     float o[rows][L::outputs] = {}, l[rows] = {}, m[rows];
     for (int x = 0; x < rows; ++x) m[x] = least;
-    float4 next[4];
+    float next[most_elements];
     if (keys > 0) SliceOfK::fetch(k, k_head, p.head_dim, 0, keys, 0, next);
     for (std::int64_t j_0 = 0; j_0 < keys; j_0 += tile_keys) {
       float s[rows][L::keys] = {};
@@ -334,10 +318,10 @@ __global__ void __launch_bounds__(block_threads)
 #pragma unroll
       for (int z = 0; z < L::outputs; z += 4) {
         const int c = column * 4 + z * L::columns;
-        const float4 quad{o[x][z] * inverse, o[x][z + 1] * inverse, o[x][z + 2] * inverse,
-                          o[x][z + 3] * inverse};
-        if constexpr (whole_quads) {
-          if (c < p.head_dim_v) *reinterpret_cast<float4*>(to + c) = quad;
+        if (out_in_quads) {
+          const float4 quad{o[x][z] * inverse, o[x][z + 1] * inverse, o[x][z + 2] * inverse,
+                            o[x][z + 3] * inverse};
+          if (c < p.head_dim_v) quad_at(to + c) = quad;
         } else {
           for (int e = 0; e < 4; ++e) {
             if (c + e < p.head_dim_v) to[c + e] = o[x][z + e] * inverse;
@@ -395,13 +379,10 @@ void run(const Problem& p, const Io& io, void* /*state*/, void* /*scratch*/) {
   with_dims(p, [&](auto dims) {
     using L = Layout<dims()>;
     const std::int64_t row_tiles = ceil_div(p.n_q * (p.heads / p.heads_kv), L::block_rows);
-    const bool whole_quads = in_quads(io.q, p.head_dim) && in_quads(io.k, p.head_dim) &&
-                             in_quads(io.v, p.head_dim_v) && in_quads(io.out, p.head_dim_v);
-    launch(whole_quads ? fused_kernel<dims(), true> : fused_kernel<dims(), false>,
-           p.batch * p.heads_kv * row_tiles, block_threads, L::shared_bytes, io.stream,
-           DeviceShape(p), DeviceView<const float>(io.q), DeviceView<const float>(io.k),
-           DeviceView<const float>(io.v), DeviceView<float>(io.out),
-           DeviceView<float>(io.log_sum_exp));
+    launch(fused_kernel<dims()>, p.batch * p.heads_kv * row_tiles, block_threads, L::shared_bytes,
+           io.stream, DeviceShape(p), row_tiles, DeviceView<const float>(io.q),
+           DeviceView<const float>(io.k), DeviceView<const float>(io.v), DeviceView<float>(io.out),
+           in_quads(io.out, p.head_dim_v), DeviceView<float>(io.log_sum_exp));
   });
 }
 

@@ -88,13 +88,14 @@ bool in_quads(const BasicView<Void>& view, std::int64_t width) {
 
 // A problem without key lengths, in a form that a kernel may take.
 struct DeviceShape {
-  std::int64_t batch, heads, group, n_q, n_kv, head_dim, head_dim_v;
+  std::int64_t batch, heads, heads_kv, group, n_q, n_kv, head_dim, head_dim_v;
   bool causal;
   float scale;
 
   explicit DeviceShape(const Problem& p)
       : batch(p.batch),
         heads(p.heads),
+        heads_kv(p.heads_kv),
         group(p.heads / p.heads_kv),
         n_q(p.n_q),
         n_kv(p.n_kv),
