@@ -19,13 +19,14 @@ constexpr int not_a_number = 0xFF;  // in every byte: NaN in every floating-poin
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(std::int64_t bytes) {
-    const cudaError_t error = cudaMalloc(&data_, static_cast<std::size_t>(bytes));
-    if (error == cudaErrorMemoryAllocation) {
+    try {
+      ATTN_CUDA_CHECK(cudaMalloc(&data_, static_cast<std::size_t>(bytes)));
+    } catch (const CudaError& error) {
+      if (error.code != cudaErrorMemoryAllocation) throw;
       static_cast<void>(cudaGetLastError());
-      throw DeviceOutOfMemory("the device has no " + std::to_string(bytes) +
-                              " bytes: " + cudaGetErrorString(error));
+      throw DeviceOutOfMemory("no " + std::to_string(bytes) +
+                              " bytes of the device's memory: " + cudaGetErrorString(error.code));
     }
-    ATTN_CUDA_CHECK(error);
   }
   DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
   DeviceBuffer& operator=(DeviceBuffer&&) = delete;

@@ -194,7 +194,7 @@ std::optional<std::pair<Status, std::string>> Worker::answer_without_measuring(s
   }
   const bool on_device = point.problem.memory == Memory::device;
   const std::int64_t all_scratch = cost(point.entry->backend, point.problem).scratch_bytes;
-  if (on_device) {
+  if (on_device && device_limit_bytes_ > 0) {  // else the call itself will say what is wrong
     const std::int64_t needed =
         device_bytes_ + device_bytes(point) + std::max(device_scratch_bytes_, all_scratch);
     if (needed > device_limit_bytes_) {

@@ -83,6 +83,11 @@ Device& device() {
   return one;
 }
 
+void renew_device() {
+  device() = from_environment();
+  stuck = last_error = cudaSuccess;
+}
+
 void note_operations(std::vector<Operation>* log) { operations = log; }
 
 std::size_t allocated_bytes() {

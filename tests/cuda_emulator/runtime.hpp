@@ -20,6 +20,7 @@ struct Device {
   double hurry = 1;              // the next time between two events is this many times what it was
 };
 Device& device();
+void renew_device();  // as in a new process; memory stays allocated
 
 // What reached the device, in its order, since `log` was given; null: nothing is noted.
 struct Operation {

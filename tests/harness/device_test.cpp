@@ -58,6 +58,11 @@ struct Planted {
 
 class DeviceFault : public testing::TestWithParam<Planted> {};
 
+class Device : public testing::Test {
+ protected:
+  void TearDown() override { cuda_emulator::renew_device(); }
+};
+
 TEST_P(DeviceFault, IsFoundAndNamed) {
   const CheckOutcome outcome = Bench(GetParam().name).runner->check();
   EXPECT_EQ(outcome.status, GetParam().status);
@@ -69,8 +74,7 @@ TEST_P(DeviceFault, IsFoundAndNamed) {
 TEST_P(DeviceFault, IsFoundByItsRuleAlone) {
   Safeguards without;
   without.remove(GetParam().rule);
-  EXPECT_EQ(Bench(GetParam().name, CacheMode::warm, without).runner->check().status == Status::ok,
-            GetParam().status == Status::error);
+  EXPECT_EQ(Bench(GetParam().name, CacheMode::warm, without).runner->check().status, Status::ok);
 }
 
 TEST_P(DeviceFault, IsFoundInTheClosingCall) {
@@ -94,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Planted{"bad.zeros", Status::mismatch, Safeguard::finite_scan, ""}),
     [](const auto& test) { return std::string(test.param.name).substr(4); });
 
-TEST(Device, AnHonestBackendIsFreeOfFindings) {
+TEST_F(Device, AnHonestBackendIsFreeOfFindings) {
   Bench bench("a.honest");
   const CheckOutcome outcome = bench.runner->check();
   EXPECT_EQ(outcome.status, Status::ok) << outcome.finding->reason;
@@ -106,7 +110,7 @@ TEST(Device, AnHonestBackendIsFreeOfFindings) {
 }
 
 // The scratch is one for all points and moves when a larger one comes.
-TEST(Device, PointsOfSeveralSizesShareTheScratch) {
+TEST_F(Device, PointsOfSeveralSizesShareTheScratch) {
   Bench small("a.honest", CacheMode::warm, {}, 16);
   EXPECT_EQ(small.runner->check().status, Status::ok);
   Bench large("a.honest", CacheMode::warm, {}, 48);
@@ -127,7 +131,7 @@ std::vector<Operation> operations_of_sample(CacheMode cache) {
   return log;
 }
 
-TEST(Device, AColdCallFollowsAFlushAndNothingElse) {
+TEST_F(Device, AColdCallFollowsAFlushAndNothingElse) {
   const std::vector<Operation> log = operations_of_sample(CacheMode::cold);
   const auto is = [](Operation::Kind kind) {
     return [=](const Operation& o) { return o.kind == kind; };
@@ -142,14 +146,14 @@ TEST(Device, AColdCallFollowsAFlushAndNothingElse) {
   EXPECT_EQ(std::count_if(log.begin(), log.end(), is(Operation::Kind::event)), 2);
 }
 
-TEST(Device, AWarmCallFollowsAnotherAndNoFlush) {
+TEST_F(Device, AWarmCallFollowsAnotherAndNoFlush) {
   const std::vector<Operation> log = operations_of_sample(CacheMode::warm);
   std::string kinds;
   for (const Operation& o : log) kinds += "lcse"[static_cast<int>(o.kind)];
   EXPECT_THAT(kinds, testing::MatchesRegex("c+el+ec+el+ec+")) << "copies, a call, copies, a call";
 }
 
-TEST(Device, OutOfMemoryAtAnyAllocationSaysSoAndLeavesNothingBehind) {
+TEST_F(Device, OutOfMemoryAtAnyAllocationSaysSoAndLeavesNothingBehind) {
   device_info();
   { Bench first("a.honest"); }  // takes what all points share
   const std::size_t before = cuda_emulator::allocated_bytes();
@@ -166,11 +170,10 @@ TEST(Device, OutOfMemoryAtAnyAllocationSaysSoAndLeavesNothingBehind) {
     EXPECT_EQ(cuda_emulator::allocated_bytes(), before);
   }
   EXPECT_EQ(failures, 5) << "q, k, v, out and the state's fences";
-  cuda_emulator::device().failing_allocation = 0;
   EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "no later call trips over it";
 }
 
-TEST(Device, AFaultSticksAndIsToldInTheRuntimesWords) {
+TEST_F(Device, AFaultSticksAndIsToldInTheRuntimesWords) {
   Bench bench("bad.fault");
   for (int i = 0; i < 2; ++i) {
     try {
@@ -183,13 +186,13 @@ TEST(Device, AFaultSticksAndIsToldInTheRuntimesWords) {
   }
 }
 
-TEST(Device, HasRoofs) {
+TEST_F(Device, HasRoofs) {
   EXPECT_GT(measure_device_roof(Roof::Kind::fma, 1e-3), 0);
   EXPECT_GT(measure_device_roof(Roof::Kind::copy, 1e-3), 0);
   EXPECT_THROW(measure_device_roof(Roof::Kind::gemm, 1e-3), std::logic_error);
 }
 
-TEST(Device, SaysWhatItIs) {
+TEST_F(Device, SaysWhatItIs) {
   const auto info = device_info();
   ASSERT_TRUE(info);
   EXPECT_EQ(info->name, "emulated on the CPU");
@@ -200,16 +203,16 @@ TEST(Device, SaysWhatItIs) {
             info->memory_bytes);
 }
 
-TEST(Device, WithoutADriverThereIsNone) {
+TEST_F(Device, WithoutADriverThereIsNone) {
   cuda_emulator::device().no_driver = true;
   EXPECT_FALSE(device_info());
   EXPECT_EQ(device_free_bytes(), 0);
-  cuda_emulator::device().no_driver = false;
+  cuda_emulator::renew_device();
   EXPECT_TRUE(device_info());
 }
 
 // The stand-in would notice a supervisor that touches the device before it forks its workers.
-TEST(Device, IsLostInAForkedChild) {
+TEST_F(Device, IsLostInAForkedChild) {
   int devices = 0;
   ASSERT_EQ(cudaGetDeviceCount(&devices), cudaSuccess);
   const pid_t child = fork();
