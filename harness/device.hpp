@@ -9,6 +9,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "harness/roofs.hpp"
 #include "impls/attention.hpp"

@@ -23,28 +23,24 @@ bool find(void* library, const char* name, Function& function) {
 }  // namespace
 
 Nvml::Nvml(const std::string& pci_bus_id, const std::string& library) {
-  library_ = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library_ == nullptr) {
+  void* const loaded = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (loaded == nullptr) {
     missing_ = dlerror();
     return;
   }
   int (*init)() = nullptr;
   int (*by_bus_id)(const char*, void**) = nullptr;
   const char* (*words)(int) = nullptr;
-  if (!find(library_, "nvmlInit_v2", init) || !find(library_, "nvmlErrorString", words) ||
-      !find(library_, "nvmlDeviceGetHandleByPciBusId_v2", by_bus_id) ||
-      !find(library_, "nvmlDeviceGetClockInfo", clock_) ||
-      !find(library_, "nvmlDeviceGetCurrentClocksThrottleReasons", reasons_)) {
+  if (!find(loaded, "nvmlInit_v2", init) || !find(loaded, "nvmlErrorString", words) ||
+      !find(loaded, "nvmlDeviceGetHandleByPciBusId_v2", by_bus_id) ||
+      !find(loaded, "nvmlDeviceGetClockInfo", clock_) ||
+      !find(loaded, "nvmlDeviceGetCurrentClocksThrottleReasons", reasons_)) {
     missing_ = library + " lacks a function";
   } else if (const int error = init(); error != success) {
     missing_ = std::string("nvmlInit_v2: ") + words(error);
   } else if (const int unknown = by_bus_id(pci_bus_id.c_str(), &device_); unknown != success) {
     missing_ = std::string("nvmlDeviceGetHandleByPciBusId_v2: ") + words(unknown);
   }
-}
-
-Nvml::~Nvml() {
-  if (library_ != nullptr) dlclose(library_);
 }
 
 DeviceClocks Nvml::read() const {

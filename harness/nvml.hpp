@@ -12,9 +12,8 @@ namespace attn {
 class Nvml {
  public:
   // The device of this PCI bus id ("0000:65:00.0"): NVML counts devices otherwise than CUDA.
+  // The library stays loaded until the process ends.
   explicit Nvml(const std::string& pci_bus_id, const std::string& library = "libnvidia-ml.so.1");
-  ~Nvml();
-  Nvml(const Nvml&) = delete;
 
   // Why there are no clocks; empty when there are.
   [[nodiscard]] const std::string& missing() const { return missing_; }
@@ -22,7 +21,6 @@ class Nvml {
   [[nodiscard]] DeviceClocks read() const;
 
  private:
-  void* library_ = nullptr;
   void* device_ = nullptr;
   int (*clock_)(void*, int, unsigned*) = nullptr;
   int (*reasons_)(void*, unsigned long long*) = nullptr;

@@ -196,7 +196,7 @@ cudaError_t cudaMalloc(void** address, std::size_t bytes) {
     return fail(cudaErrorMemoryAllocation);
   }
   *address = ::operator new(bytes, alignment);
-  std::memset(*address, 0xFF, bytes);
+  std::memset(*address, 0, bytes);  // as new memory often is: poison is the harness's business
   allocations()[*address] = bytes;
   return cudaSuccess;
 }
