@@ -40,8 +40,15 @@ void add_axis(CLI::App& app, RunRequest& request, const std::string& name,
 }
 
 template <class E>
-void add_word(CLI::App& app, const std::string& name, E& target, const std::string& help,
+E value_of(const std::optional<E>&);
+template <class E>
+E value_of(const E&);
+
+// The target is one of our enumerations or an optional one.
+template <class Target>
+void add_word(CLI::App& app, const std::string& name, Target& target, const std::string& help,
               const std::string& group) {
+  using E = decltype(value_of(target));
   app.add_option_function<std::string>(
          "--" + name,
          [&target, name](const std::string& text) { target = parse_word<E>("--" + name, text); },
@@ -193,8 +200,9 @@ void add_run_options(CLI::App& app, RunRequest& request) {
   add_seconds(
       app, "cutoff-time", [&](double s) { plan.cutoff_s = s; },
       "do not make calls predicted to take longer (5s; 15s in the Complexity part)");
-  app.add_option("--mem-limit", request.mem_limit,
-                 "do not start what is predicted to need more (60%)")
+  app.add_option(
+         "--mem-limit", request.mem_limit,
+         "do not start what is predicted to need more (60%; of a device only a share counts)")
       ->group("Measurement")
       ->type_name("SIZE");
   add_count(
@@ -205,8 +213,10 @@ void add_run_options(CLI::App& app, RunRequest& request) {
       "spread the rounds over this many worker processes (1; 5 for publication)");
   add_word(app, "order", measure.order, "random or block: the order of points in a round",
            "Measurement");
-  add_word(app, "cache", plan.cache,
-           "warm: one or two untimed calls before each; cold: caches flushed", "Measurement");
+  add_word(
+      app, "cache", plan.cache,
+      "warm: one or two untimed calls before each; cold: caches flushed (warm; on a device both)",
+      "Measurement");
   add_word(app, "input-dist", plan.dist, "normal, uniform or zeros", "Measurement");
   app.add_option_function<std::string>(
          "--seed",
@@ -291,6 +301,10 @@ void finish_request(RunRequest& request, const Machine& machine) {
   request.plan.all_threads = std::min(machine.default_threads(), request.plan.most_threads);
   request.measure.mem_limit_bytes =
       parse_bytes("--mem-limit", request.mem_limit, machine.memory_available_bytes);
+  // A limit in bytes is the host's.
+  if (request.mem_limit.ends_with('%')) {
+    request.measure.device_mem_share = parse_share("--mem-limit", request.mem_limit);
+  }
   // Six samples are the least that carry an interval; each of several processes brings two.
   MeasureOptions& measure = request.measure;
   measure.rounds = request.rounds.value_or(measure.processes >= 3 ? 2 * measure.processes : 6);

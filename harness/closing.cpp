@@ -42,7 +42,7 @@ void Worker::closing() {
     for (const std::size_t index : members) {
       if (!state_of(index).checks.contains(process_)) verify_point(index, number);
     }
-    runner(members.front()).shape().refill(fresh_seed(sweep_.points[members.front()].seed, 0));
+    shape(members.front()).refill(fresh_seed(sweep_.points[members.front()].seed, 0));
     for (const std::size_t index : members) {
       if (!state_of(index).finished()) close_point(index, number);
     }
@@ -88,7 +88,7 @@ std::optional<Finding> Worker::slower_on_fresh_inputs(std::size_t index, int num
     }
     mine.shape().refill(fresh_seed(point.seed, attempt));
     closed = watched(index, number, 1, closed.seconds, [&] { return mine.closing_call(); });
-    if (closed.check.verdict != Check::Verdict::ok) return std::nullopt;
+    if (closed.trespass || closed.check.verdict != Check::Verdict::ok) return std::nullopt;
   }
   return std::nullopt;
 }
@@ -98,7 +98,8 @@ void Worker::close_point(std::size_t index, int number) {
   Runner::Closed closed =
       watched(index, number, 1, seconds_of(index), [&] { return runner(index).closing_call(); });
   std::optional<Finding> slower;
-  if (closed.check.verdict == Check::Verdict::ok && rules.has(Safeguard::fresh_time)) {
+  if (!closed.trespass && closed.check.verdict == Check::Verdict::ok &&
+      rules.has(Safeguard::fresh_time)) {
     slower = slower_on_fresh_inputs(index, number, closed);
   }
   PointState& state = state_of(index);
@@ -109,7 +110,10 @@ void Worker::close_point(std::size_t index, int number) {
   }
   const std::string stop =
       stop_reason(sweep_.points[index], state, sweep_.options).value_or("rounds");
-  if (closed.check.verdict == Check::Verdict::mistrusted) {
+  if (closed.trespass) {
+    finish(index, Status::error, "on fresh inputs after the last round: " + closed.trespass->reason,
+           stop, closed.trespass->rule);
+  } else if (closed.check.verdict == Check::Verdict::mistrusted) {
     finish(index, Status::mistrusted, closed.check.finding->reason, stop,
            closed.check.finding->rule);
   } else if (slower) {
@@ -122,7 +126,9 @@ void Worker::close_point(std::size_t index, int number) {
                   .kind = Event::Kind::sample,
                   .process = process_,
                   .round = number,
-                  .time_s = closed.seconds};
+                  .time_s = closed.seconds,
+                  .clock_mhz = closed.clocks.sm_mhz,
+                  .throttled = closed.clocks.throttled};
       event.detail = {{"cache", "mixed"}, {"closing", true}};
       journal_.append(event);
       state.add_sample({process_, number, closed.seconds, "mixed"});
@@ -137,10 +143,10 @@ void Worker::close_point(std::size_t index, int number) {
 std::optional<Finding> Worker::faster_than_the_machine(std::size_t index) {
   const Point& point = sweep_.points[index];
   const Problem& p = point.problem;
-  if (p.memory == Memory::device || !sweep_.options.rules.has(Safeguard::roof)) return std::nullopt;
-  const Roof roof{Roof::Kind::fma, p.dtype, p.threads};
+  if (!sweep_.options.rules.has(Safeguard::roof)) return std::nullopt;
+  const Roof roof = peak_of(p);
   const double rate = static_cast<double>(flops_model(p, point.family())) / seconds_of(index) / 1e9;
-  const auto peak = [&] { return roof_value(state_, roof.kind, roof.dtype, roof.threads); };
+  const auto peak = [&] { return roof_value(state_, roof); };
   if (!peak() || rate <= over_the_roof * *peak()) return std::nullopt;
   sample_roof(roof, roof_first_s, 0);
   if (rate <= over_the_roof * *peak()) return std::nullopt;

@@ -64,6 +64,8 @@ std::optional<Event> parse_event(std::string_view line) {
   event.round = parse_number<int>((*fields)[4]);
   event.position = parse_number<int>((*fields)[5]);
   event.time_s = parse_number<double>((*fields)[6]);
+  event.clock_mhz = parse_number<int>((*fields)[7]);
+  if ((*fields)[8] == "true" || (*fields)[8] == "false") event.throttled = (*fields)[8] == "true";
   event.detail = nlohmann::json::parse((*fields)[9], nullptr, false);
   if (!is_detail(event.detail) || event.process < 0 || event.process > most_processes ||
       event.time_s.value_or(0) < 0) {
@@ -132,7 +134,8 @@ void Journal::append(const Event& event) {
   const std::string line = csv_line(
       {run_id_, event.point_id, std::string(kind_words[static_cast<std::size_t>(event.kind)]),
        std::to_string(event.process), text(event.round), text(event.position),
-       event.time_s ? csv_number(*event.time_s) : "", "", "", event.detail.dump()});
+       event.time_s ? csv_number(*event.time_s) : "", text(event.clock_mhz),
+       event.throttled ? (*event.throttled ? "true" : "false") : "", event.detail.dump()});
   if (!write_all(fd_, line)) {
     file_error(fmt::format("cannot append to {}: {}", path_, std::strerror(errno)));
   }

@@ -32,6 +32,8 @@ struct Event {
   std::optional<int> round = std::nullopt;
   std::optional<int> position = std::nullopt;
   std::optional<double> time_s = std::nullopt;
+  std::optional<int> clock_mhz = std::nullopt;   // of a device, while the call was under way
+  std::optional<bool> throttled = std::nullopt;  // and whether power, heat or hardware held it back
   nlohmann::json detail = nlohmann::json::object();
 };
 

@@ -118,7 +118,9 @@ class Grid {
         p.n_q = single("n-q", p.regime == Regime::decode ? "1" : text_of(p.n_kv));
         p.n_kv = single("n-kv", text_of(p.n_kv));
         refuse_uncountable(p);
-        points.push_back(make_point(*entry, std::move(p), fit));
+        for (const CacheMode cache : cache_modes(*entry)) {
+          points.push_back(make_point(*entry, p, cache, fit));
+        }
         refuse_many(points.size());
       }
     }
@@ -172,6 +174,15 @@ class Grid {
     }
     if (!entry.built() || !entry.backend.threaded) values = {1};
     return values;
+  }
+
+  // Whether there is a device is not asked: without one each of its rows says so.
+  [[nodiscard]] std::vector<CacheMode> cache_modes(const Entry& entry) const {
+    if (options_.cache) return {*options_.cache};
+    if (entry.built() && entry.backend.memory == Memory::device) {
+      return {CacheMode::warm, CacheMode::cold};
+    }
+    return {CacheMode::warm};
   }
 
   // Every count of work or memory has to fit 64 bits: an upper bound of all of them, in floating point.
@@ -228,11 +239,12 @@ class Grid {
         fmt::format("{} make more than {} points; use fewer values", names.substr(1), most_points));
   }
 
-  [[nodiscard]] Point make_point(const Entry& entry, Problem problem, bool fit) const {
+  [[nodiscard]] Point make_point(const Entry& entry, Problem problem, CacheMode cache,
+                                 bool fit) const {
     Point point;
     point.entry = &entry;
     point.fitted = fit && problem.threads == 1;
-    point.cache = options_.cache;
+    point.cache = cache;
     point.dist = options_.dist;
     point.seed = options_.seed;
     point.cutoff_s = options_.cutoff_s.value_or(cutoff_s);
@@ -364,6 +376,7 @@ std::string Point::label() const {
   }
   if (p.scope == Scope::layer) text += fmt::format("/d_model:{}", p.d_model);
   if (p.mask == Mask::causal) text += "/causal";
+  if (cache == CacheMode::cold) text += "/cold";
   return text + fmt::format("/threads:{}", p.threads);
 }
 
@@ -388,7 +401,9 @@ std::string Point::repro_command() const {
   }
   if (p.scope == Scope::layer) text += fmt::format(" --d-model {}", p.d_model);
   text += fmt::format(" --dtype {} --threads {} --seed {}", name_of(p.dtype), p.threads, seed);
-  if (cache == CacheMode::cold) text += " --cache cold";
+  if (cache == CacheMode::cold || p.memory == Memory::device) {
+    text += fmt::format(" --cache {}", name_of(cache));
+  }
   if (dist != InputDist::normal) text += fmt::format(" --input-dist {}", name_of(dist));
   return text;
 }

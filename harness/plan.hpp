@@ -45,7 +45,7 @@ struct PlanOptions {
   Axes axes;
   std::vector<std::string> presets;  // names of sweeps or shapes
   std::optional<double> cutoff_s;    // holds everywhere when given
-  CacheMode cache = CacheMode::warm;
+  std::optional<CacheMode> cache;    // not given: warm, on a device warm and cold
   InputDist dist = InputDist::normal;
   std::uint64_t seed = 1;
   int all_threads = 1;   // what "all" means here

@@ -76,10 +76,7 @@ struct Row {
     if (!time) return std::nullopt;
     return static_cast<double>(work.bytes) / *time / 1e9;
   }
-  [[nodiscard]] std::optional<double> peak() const {
-    if (p.memory == Memory::device) return std::nullopt;  // the roofs are the host's
-    return roof_value(run, Roof::Kind::fma, p.dtype, p.threads);
-  }
+  [[nodiscard]] std::optional<double> peak() const { return roof_value(run, peak_of(p)); }
   [[nodiscard]] std::optional<double> pct_peak() const {
     const auto rate = gflops();
     const auto roof = peak();
@@ -91,14 +88,19 @@ struct Row {
   [[nodiscard]] std::optional<double> pct_roof() const {
     const auto rate = gflops();
     const auto roof = peak();
-    const auto bandwidth = roof_value(run, Roof::Kind::read, DType::f32, p.threads);
+    const auto bandwidth = roof_value(run, bandwidth_of(p));
     if (!rate || !roof || !bandwidth) return std::nullopt;
     const double intensity =
         static_cast<double>(flops_model(p, family)) / static_cast<double>(bytes_min(p, family));
     const double memory_bound = intensity * *bandwidth;
-    const bool in_cache = bytes_min(p, family) < 4 * sweep.machine.llc_total_bytes;
+    const bool in_cache = bytes_min(p, family) < 4 * last_level_cache();
     if (memory_bound < *roof && in_cache && cache() != "cold") return std::nullopt;
     return 100 * *rate / std::min(*roof, memory_bound);
+  }
+  [[nodiscard]] std::int64_t last_level_cache() const {
+    if (p.memory == Memory::host) return sweep.machine.llc_total_bytes;
+    const json bytes = check.value("device_l2_bytes", json());
+    return bytes.is_number() ? bytes.get<std::int64_t>() : 0;
   }
   [[nodiscard]] std::int64_t tensors() const {
     const TensorElements elements = tensor_elements(p, family);
@@ -301,7 +303,8 @@ const std::vector<Column>& columns() {
        [](const Row& r) { return number(r.gbps()); }},
       {{"work", "pct_peak", "share of the FMA peak measured in this run, per cent"},
        [](const Row& r) { return number(r.pct_peak()); }},
-      {{"work", "pct_roof", "share of min(peak, intensity x read bandwidth), per cent"},
+      {{"work", "pct_roof",
+        "share of min(peak, intensity x read bandwidth; on a device copy), per cent"},
        [](const Row& r) { return number(r.pct_roof()); }},
 
       {{"memory", "mem_scratch_bytes", "scratch of a call, exact"},
@@ -381,8 +384,8 @@ bool phases_written(const Sweep& sweep) {
   return std::filesystem::exists(sweep.dir + "/phases.csv");
 }
 
-std::optional<double> roof_value(const RunState& state, Roof::Kind kind, DType dtype, int threads) {
-  const auto found = state.roof_samples.find(roof_id({kind, dtype, threads}));
+std::optional<double> roof_value(const RunState& state, const Roof& roof) {
+  const auto found = state.roof_samples.find(roof_id(roof));
   if (found == state.roof_samples.end() || found->second.empty()) return std::nullopt;
   return *std::max_element(found->second.begin(), found->second.end());
 }
@@ -407,20 +410,26 @@ void write_run_json(const Sweep& sweep, const RunState& state, std::string_view 
   flags["harness"] = ATTN_HARNESS_FLAGS;
   run["compiler"] = {
       {"toolchain", ATTN_TOOLCHAIN}, {"flags", flags}, {"libraries", ATTN_LIBRARIES}};
-  // The device's name comes from the workers: asking here would start the driver before a fork.
-  std::string device;
+  // What the device is comes from the workers: asking here would start the driver before a fork.
+  run["cuda"] = {{"toolkit", ATTN_CUDA_VERSION}};
+  constexpr std::string_view of_device = "device_";
   for (const auto& [id, point] : state.points) {
     for (const auto& [process, check] : point.checks) {
-      device = check.detail.value("device_name", device);
+      for (const auto& [key, value] : check.detail.items()) {
+        if (key.starts_with(of_device)) run["cuda"][key.substr(of_device.size())] = value;
+      }
     }
   }
-  run["cuda"] = {{"toolkit", ATTN_CUDA_VERSION}, {"device", device}};
   const auto blas = blas_info();
   run["blas"] = blas ? to_json(*blas) : json(nullptr);
   run["roofs"] = json::array();
   for (const Roof& roof : roofs_of(sweep)) {
-    const auto value = roof_value(state, roof.kind, roof.dtype, roof.threads);
+    const auto value = roof_value(state, roof);
     if (!value) continue;
+    if (roof.memory == Memory::device) {
+      run["cuda"][fmt::format("{}_{}", name(roof.kind), unit(roof.kind))] = *value;
+      continue;
+    }
     run["roofs"].push_back({{"kind", name(roof.kind)},
                             {"dtype", name_of(roof.dtype)},
                             {"threads", roof.threads},

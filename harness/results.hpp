@@ -41,7 +41,7 @@ void write_run_json(const Sweep& sweep, const RunState& state, std::string_view 
 nlohmann::json google_benchmark_json(const Sweep& sweep, const RunState& state);
 
 // The largest sample of each roof: a roof is what the machine can do.
-std::optional<double> roof_value(const RunState& state, Roof::Kind kind, DType dtype, int threads);
+std::optional<double> roof_value(const RunState& state, const Roof& roof);
 
 std::string utc_now();  // 2026-01-31T23:59:59Z
 

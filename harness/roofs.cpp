@@ -344,6 +344,8 @@ std::string_view name(Roof::Kind kind) {
       return "read";
     case Roof::Kind::triad:
       return "triad";
+    case Roof::Kind::copy:
+      return "copy";
   }
   return "";
 }
@@ -369,6 +371,8 @@ bool roof_available(const Roof& roof) {
     case Roof::Kind::read:
     case Roof::Kind::triad:
       return true;
+    case Roof::Kind::copy:
+      return false;  // a device's
   }
   return false;
 }
@@ -392,6 +396,8 @@ double measure_roof(const Roof& roof, double seconds) {
       return measure_read(threads, seconds) / 1e9;
     case Roof::Kind::triad:
       return measure_triad(threads, seconds) / 1e9;
+    case Roof::Kind::copy:
+      return 0;
   }
   return 0;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Roofs: what this machine can do at best, measured by loops that do nothing else.
+// Roofs: what this machine can do at best, measured by loops that do nothing else. Those of the host
+// are measured here, those of a device by measure_device_roof.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +17,18 @@ struct Roof {
     read,   // gbps: the best of four loops that read; bytes read
     triad,  // gbps: a = b + s c with ordinary stores; 12 bytes an element, write-allocate not
             // counted
+    copy,   // gbps: device to device; bytes read and written
   };
   Kind kind = Kind::fma;
   DType dtype = DType::f32;  // of fma and gemm; read and triad move f32 and are the same for all
   int threads = 1;
+  Memory memory = Memory::host;  // of a device: fma and copy in f32, threads mean nothing
 };
 
-std::string_view name(Roof::Kind kind);  // "fma", "gemm", "read", "triad"
+std::string_view name(Roof::Kind kind);  // "fma", "gemm", "read", "triad", "copy"
 std::string_view unit(Roof::Kind kind);  // "gflops" or "gbps", powers of ten
 
-// Whether this build and machine have it: gemm needs BLAS and f32, fma in bf16 needs AVX512-BF16.
+// Whether this build and the host have it: gemm needs BLAS and f32, fma in bf16 needs AVX512-BF16.
 bool roof_available(const Roof& roof);
 
 // One sample of about `seconds` (10 to 20 ms do; a GEMM call is never cut short): the best of

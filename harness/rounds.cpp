@@ -34,7 +34,9 @@ class SampleReporter : public benchmark::BenchmarkReporter {
                   .process = worker_.process_,
                   .round = number_,
                   .position = position_,
-                  .time_s = run.real_accumulated_time};
+                  .time_s = run.real_accumulated_time,
+                  .clock_mhz = worker_.sampled_clocks_.sm_mhz,
+                  .throttled = worker_.sampled_clocks_.throttled};
       event.detail["cache"] = worker_.sampled_cache_;
       worker_.journal_.append(event);
       worker_.state_of(index).add_sample(
@@ -139,6 +141,7 @@ void Worker::sample_point(benchmark::State& bench, std::size_t index, int number
         watched(index, number, calls, seconds, [&] { return mine.sample(lot, seconds); });
     bench.SetIterationTime(timed.seconds);
     sampled_cache_ = timed.cache;
+    sampled_clocks_ = timed.clocks;
     ++board_.samples;
     board_.seconds_in_calls = board_.seconds_in_calls + timed.seconds + timed.warm_seconds;
   }

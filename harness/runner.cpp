@@ -101,11 +101,29 @@ Runner::Runner(const Point& point, Shape& shape, Arena& arena, CacheFlusher& flu
 
 Runner::~Runner() = default;
 
-double Runner::call(const Io& io) {
+DeviceTiming Runner::call(const Io& io) {
   if (device_) return device_->timed_run();
   const auto start = std::chrono::steady_clock::now();
   run(point_.entry->backend, point_.problem, io, state_.data(), scratch_);
-  return seconds_since(start);
+  return {seconds_since(start), {}};
+}
+
+std::optional<Finding> Runner::trespass(std::uint64_t inputs) const {
+  if (rules_.has(Safeguard::input_hash)) {
+    if (shape_.hash() != inputs) return {{Safeguard::input_hash, "changed its inputs"}};
+    if (device_ && device_->inputs_changed()) {
+      return {{Safeguard::input_hash, "changed its inputs on the device"}};
+    }
+  }
+  if (rules_.has(Safeguard::fences)) {
+    if (!output_.intact() || !shape_.intact() || !state_.intact()) {
+      return {{Safeguard::fences, "wrote before the start of a tensor"}};
+    }
+    if (const std::string broken = device_ ? device_->broken_fence() : ""; !broken.empty()) {
+      return {{Safeguard::fences, broken}};
+    }
+  }
+  return std::nullopt;
 }
 
 bool Runner::threads_are_watched() const {
@@ -116,7 +134,10 @@ CheckOutcome Runner::check() {
   set_threads(point_.problem.threads);
   shape_.truth();
   output_.poison();
-  if (device_) device_->upload();
+  if (device_) {
+    device_->upload();
+    device_->poison_scratch();
+  }
   arena_.give_back();
   const std::uint64_t before = shape_.hash();
   const OtherThreads others = threads_are_watched() ? other_threads() : OtherThreads{};
@@ -124,7 +145,7 @@ CheckOutcome Runner::check() {
   CheckOutcome outcome;
   const bool peak_known = reset_peak_rss() && !device_;
   const std::int64_t resident = current_rss_bytes();
-  outcome.seconds = call(io_);
+  outcome.seconds = call(io_).seconds;
   const std::uint64_t answer = output_.hash();  // at once: nobody may write any more
   if (peak_known) outcome.peak_bytes = std::max<std::int64_t>(0, peak_rss_bytes() - resident);
 
@@ -139,13 +160,7 @@ CheckOutcome Runner::check() {
     }
   }
   if (device_) device_->download();
-  if (rules_.has(Safeguard::input_hash) && shape_.hash() != before) {
-    return error(Safeguard::input_hash, "changed its inputs");
-  }
-  if (rules_.has(Safeguard::fences) &&
-      (!output_.intact() || !shape_.intact() || !state_.intact())) {
-    return error(Safeguard::fences, "wrote before the start of a tensor");
-  }
+  if (const auto finding = trespass(before)) return error(finding->rule, finding->reason);
   const std::int64_t slack = peak_slack_bytes * point_.problem.threads;
   if (rules_.has(Safeguard::memory_peak) &&
       outcome.peak_bytes > cost_.scratch_bytes + cost_.scratch_bytes / 50 + slack) {
@@ -179,8 +194,13 @@ Runner::Timed Runner::sample(std::uint64_t lot, double call_seconds) {
   set_threads(point_.problem.threads);
   Timed timed;
   timed.cache = "warm";
-  if (device_) device_->upload();
+  const int warm = warm_calls(lot, call_seconds);
+  if (device_ && warm > 0) device_->upload();
+  for (int i = 0; i < warm; ++i) timed.warm_seconds += call(io_).seconds;
+  guard_->disturb(lot >> 1);
+  if (device_) device_->upload();  // the changed row travels
   if (point_.cache == CacheMode::cold) {
+    // Last, or the change would lie in the cache.
     timed.cache = "cold";
     if (device_) {
       device_->flush_cache();
@@ -190,10 +210,9 @@ Runner::Timed Runner::sample(std::uint64_t lot, double call_seconds) {
   } else if (call_seconds > slow_call_s) {
     timed.cache = "mixed";
   }
-  for (int i = warm_calls(lot, call_seconds); i > 0; --i) timed.warm_seconds += call(io_);
-  guard_->disturb(lot >> 1);
-  if (device_) device_->upload();  // the changed row travels; on a device this follows the flush
-  timed.seconds = call(io_);
+  const DeviceTiming timing = call(io_);
+  timed.seconds = timing.seconds;
+  timed.clocks = timing.clocks;
   if (device_) device_->download();
   return timed;
 }
@@ -204,11 +223,19 @@ Runner::Closed Runner::closing_call() {
   guard_.reset();
   set_threads(point_.problem.threads);
   output_.poison();
-  if (device_) device_->upload();
-  const double seconds = call(io_);
+  if (device_) {
+    device_->upload();
+    device_->poison_scratch();
+  }
+  const std::uint64_t before = shape_.hash();
+  const DeviceTiming timing = call(io_);
+  Closed closed{timing.seconds, timing.clocks, std::nullopt, {}};
   if (device_) device_->download();
-  return {seconds,
-          rules_.has(Safeguard::closing_check) ? verify(shape_, output_, rules_) : Check{}};
+  closed.trespass = trespass(before);
+  if (!closed.trespass && rules_.has(Safeguard::closing_check)) {
+    closed.check = verify(shape_, output_, rules_);
+  }
+  return closed;
 }
 
 Runner::FreshTimes Runner::fresh_times() {
@@ -219,11 +246,11 @@ Runner::FreshTimes Runner::fresh_times() {
   double all = 0;
   for (int pair = 0; pair < fresh_pairs; ++pair) {
     shape_.fill(shape_.seed());
-    all += call(io_);  // after which these inputs are the usual ones
+    all += call(io_).seconds;  // after which these inputs are the usual ones
     shape_.fill(shape_.seed());
-    usual.push_back(call(io_));
+    usual.push_back(call(io_).seconds);
     shape_.fill(random_bits(shape_.seed(), static_cast<std::uint64_t>(pair)));
-    fresh.push_back(call(io_));
+    fresh.push_back(call(io_).seconds);
     all += usual.back() + fresh.back();
   }
   shape_.fill(shape_.seed());

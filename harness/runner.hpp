@@ -50,13 +50,14 @@ class Runner {
   // call cannot know then which one is timed; none when cold, or when a call is slow.
   [[nodiscard]] int warm_calls(std::uint64_t lot, double call_seconds) const;
 
-  // One sample, after a check that was ok: untimed warm calls (or a flushed cache), the guard's
-  // change, the timed call. `lot` decides the number of warm calls and the guard's choice.
+  // One sample, after a check that was ok: untimed warm calls, the guard's change, the flush of a
+  // cold cache, the timed call. `lot` decides the number of warm calls and the guard's choice.
   // `call_seconds` is what a call takes.
   struct Timed {
     double seconds = 0;
     double warm_seconds = 0;  // of the untimed calls before
-    std::string cache;        // warm, mixed (too slow to be warmed) or cold
+    DeviceClocks clocks;
+    std::string cache;  // warm, mixed (too slow to be warmed) or cold
   };
   Timed sample(std::uint64_t lot, double call_seconds);
 
@@ -66,7 +67,9 @@ class Runner {
   // One timed call on whatever the shape holds now, without warm calls or guard; every sampled row
   // is checked afterwards.
   struct Closed {
-    double seconds;
+    double seconds = 0;
+    DeviceClocks clocks;
+    std::optional<Finding> trespass;  // then it was not checked
     Check check;
   };
   Closed closing_call();
@@ -86,7 +89,9 @@ class Runner {
   std::vector<std::pair<std::string, double>> phases();
 
  private:
-  double call(const Io& io);  // one call in seconds, on host or device
+  DeviceTiming call(const Io& io);  // one call, on host or device
+  // What the last call may not have done to memory; `inputs` is the shape's hash before it.
+  [[nodiscard]] std::optional<Finding> trespass(std::uint64_t inputs) const;
   [[nodiscard]] bool threads_are_watched() const;
 
   const Point& point_;

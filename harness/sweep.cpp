@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "harness/device.hpp"
 #include "harness/layer.hpp"
 #include "harness/stats.hpp"
 #include "harness/work.hpp"
@@ -47,7 +48,7 @@ bool same_curve(const Point& a, const Point& b) {
          p.threads == q.threads && p.batch == q.batch && p.heads == q.heads &&
          p.heads_kv == q.heads_kv && p.head_dim == q.head_dim && p.head_dim_v == q.head_dim_v &&
          p.d_model == q.d_model && p.output_projection == q.output_projection && p.mask == q.mask &&
-         p.dtype == q.dtype && p.width == q.width;
+         p.dtype == q.dtype && p.width == q.width && a.cache == b.cache;
 }
 
 }  // namespace
@@ -93,10 +94,20 @@ std::int64_t own_bytes(const Point& point) {
          cost(point.entry->backend, point.problem).state_bytes;
 }
 
+std::int64_t device_bytes(const Point& point) {
+  constexpr std::int64_t buffers = 6;  // q, k, v, out, state and the scratch that all share
+  return shape_bytes(point) + own_bytes(point) + 2 * buffers * device_fence_bytes;
+}
+
 std::vector<Roof> roofs_of(const Sweep& sweep) {
   std::set<int> threads;
+  bool device = false;
   for (const Point& point : sweep.points) {
-    if (point.problem.memory == Memory::host) threads.insert(point.problem.threads);
+    if (point.problem.memory == Memory::host) {
+      threads.insert(point.problem.threads);
+    } else {
+      device = true;
+    }
   }
   std::vector<Roof> roofs;
   for (const int count : threads) {
@@ -106,11 +117,25 @@ std::vector<Roof> roofs_of(const Sweep& sweep) {
       if (roof_available(roof)) roofs.push_back(roof);
     }
   }
+  if (device) {
+    roofs.push_back({Roof::Kind::fma, DType::f32, 1, Memory::device});
+    roofs.push_back({Roof::Kind::copy, DType::f32, 1, Memory::device});
+  }
   return roofs;
 }
 
+Roof peak_of(const Problem& problem) {
+  return {Roof::Kind::fma, problem.dtype, problem.threads, problem.memory};
+}
+
+Roof bandwidth_of(const Problem& problem) {
+  const auto kind = problem.memory == Memory::device ? Roof::Kind::copy : Roof::Kind::read;
+  return {kind, DType::f32, problem.threads, problem.memory};
+}
+
 std::string roof_id(const Roof& roof) {
-  return fmt::format("roof:{}:{}:{}", name(roof.kind), name_of(roof.dtype), roof.threads);
+  return fmt::format("roof:{}:{}:{}", name(roof.kind), name_of(roof.dtype),
+                     roof.memory == Memory::device ? "device" : std::to_string(roof.threads));
 }
 
 void record_offence(Journal& journal, RunState& state, const Point& point, int process,

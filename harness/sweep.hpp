@@ -22,7 +22,8 @@ struct MeasureOptions {
   bool max_ci_given = false;   // then a noisier row is exit code 5
   double sample_budget_s = 2;  // stop after this many seconds of samples on one point
   double timeout_s = 60;       // a call is hung after this, or after 5 x its prediction
-  std::int64_t mem_limit_bytes = 0;
+  std::int64_t mem_limit_bytes = 0;                // of the host
+  double device_mem_share = default_memory_share;  // of what is free on a device
   int rounds = 6;     // of fitted curves: exactly; the least that carries a 95 % interval
   int processes = 1;  // the rounds of fitted curves are spread over this many workers
   Order order = Order::random;
@@ -66,10 +67,14 @@ std::string shape_key(const Point& point);
 // Bytes of inputs of the shape, and of output and state of the point; scratch is the arena's.
 std::int64_t shape_bytes(const Point& point);
 std::int64_t own_bytes(const Point& point);
+// Of a device's memory, where a point has its own inputs, too, and zones around every buffer.
+std::int64_t device_bytes(const Point& point);
 
-// Every roof that the points of the sweep are held against.
+// Every roof that the points of the sweep are held against, whether the machine has the device or not.
 std::vector<Roof> roofs_of(const Sweep& sweep);
-std::string roof_id(const Roof& roof);  // "roof:fma:f32:1"
+Roof peak_of(const Problem& problem);       // the multiply-adds
+Roof bandwidth_of(const Problem& problem);  // what memory delivers at best
+std::string roof_id(const Roof& roof);      // "roof:fma:f32:1", "roof:copy:f32:device"
 
 // Records an offence; the second of a point finishes it. `kind` is mismatch, crash, hang, kill, oom
 // or failure.

@@ -32,11 +32,28 @@ void note_faults(Board& board) {
   sigaction(SIGSEGV, &action, nullptr);
 }
 
+// What run.json will say of the device.
+nlohmann::json device_detail() {
+  const auto info = device_info();
+  if (!info) return nlohmann::json::object();
+  return {{"device_name", info->name},
+          {"device_compute_capability", info->compute_capability},
+          {"device_memory_bytes", info->memory_bytes},
+          {"device_l2_bytes", info->l2_bytes},
+          {"device_multiprocessors", info->multiprocessors},
+          {"device_clock_mhz", info->clock_mhz},
+          {"device_memory_clock_mhz", info->memory_clock_mhz},
+          {"device_driver", info->driver},
+          {"device_runtime", info->runtime},
+          {"device_no_sample_clocks", info->no_clocks}};
+}
+
 }  // namespace
 
 void Worker::work() {
   const auto left = unfinished();
   map_arena();
+  look_at_device();
   warm_libraries();
   if (state_.roof_samples.empty()) measure_roofs(roof_first_s, std::nullopt);
   if (std::any_of(left.begin(), left.end(),
@@ -104,15 +121,31 @@ void Worker::measure_roofs(double seconds, std::optional<int> round) {
   for (const Roof& roof : roofs_of(sweep_)) sample_roof(roof, seconds, round.value_or(0));
 }
 
+// A device that cannot be measured has no roof: its points will say why.
+double Worker::measure(const Roof& roof, double seconds) {
+  if (roof.memory == Memory::host) return measure_roof(roof, seconds);
+  if (device_limit_bytes_ == 0) return 0;
+  board_.deadline_ns = now_ns() + static_cast<std::int64_t>(sweep_.options.timeout_s * 1e9);
+  double rate = 0;
+  try {
+    if (roof.dtype == DType::f32) rate = measure_device_roof(roof.kind, seconds);
+  } catch (const std::exception&) {
+  }
+  board_.deadline_ns = 0;
+  return rate;
+}
+
 void Worker::sample_roof(const Roof& roof, double seconds, int round) {
+  const double rate = measure(roof, seconds);
+  if (rate <= 0) return;
   Event event{.point_id = roof_id(roof),
               .kind = Event::Kind::sample,
               .process = process_,
               .round = round,
               .time_s = seconds};
-  event.detail = {{"rate", measure_roof(roof, seconds)}, {"unit", unit(roof.kind)}};
+  event.detail = {{"rate", rate}, {"unit", unit(roof.kind)}};
   journal_.append(event);
-  state_.roof_samples[event.point_id].push_back(event.detail["rate"].get<double>());
+  state_.roof_samples[event.point_id].push_back(rate);
 }
 
 // BLAS takes its buffers and OpenMP its threads before the first verifying call, whose memory is
@@ -137,6 +170,21 @@ void Worker::map_arena() {
   admitted_bytes_ = roof_buffer_bytes() + largest;
 }
 
+// Before anything is taken of its memory. Nothing is asked of a device that no point needs.
+void Worker::look_at_device() {
+  const auto needed = unfinished();
+  if (std::none_of(needed.begin(), needed.end(), [&](std::size_t i) {
+        return sweep_.points[i].problem.memory == Memory::device;
+      })) {
+    return;
+  }
+  const std::int64_t free = device_free_bytes();
+  if (free == 0) return;
+  device_limit_bytes_ =
+      static_cast<std::int64_t>(sweep_.options.device_mem_share * static_cast<double>(free));
+  device_bytes_ = device_traffic_bytes();
+}
+
 std::optional<std::pair<Status, std::string>> Worker::answer_without_measuring(std::size_t index) {
   const Point& point = sweep_.points[index];
   if (!point.entry->built()) return {{Status::unavailable, std::string(point.entry->missing)}};
@@ -144,11 +192,20 @@ std::optional<std::pair<Status, std::string>> Worker::answer_without_measuring(s
     const bool unavailable = refusal->kind == Refusal::Kind::unavailable;
     return {{unavailable ? Status::unavailable : Status::unsupported, refusal->sentence}};
   }
-  if (point.problem.memory == Memory::device && point.cache == CacheMode::cold) {
-    return {{Status::unsupported, "a device is timed warm only, so far"}};
+  const bool on_device = point.problem.memory == Memory::device;
+  const std::int64_t all_scratch = cost(point.entry->backend, point.problem).scratch_bytes;
+  if (on_device && device_limit_bytes_ > 0) {  // else the call itself will say what is wrong
+    const std::int64_t needed =
+        device_bytes_ + device_bytes(point) + std::max(device_scratch_bytes_, all_scratch);
+    if (needed > device_limit_bytes_) {
+      return {{Status::oom_predicted,
+               fmt::format("needs {} bytes of the device with what is there already, {:.3g} % of "
+                           "what is free there are {}",
+                           needed, 100 * sweep_.options.device_mem_share, device_limit_bytes_)}};
+    }
   }
   const std::int64_t limit = sweep_.options.mem_limit_bytes;
-  const std::int64_t scratch = cost(point.entry->backend, point.problem).scratch_bytes;
+  const std::int64_t scratch = on_device ? 0 : all_scratch;
   const std::int64_t more = added_bytes(point);
   if (scratch > limit || admitted_bytes_ + more > limit) {
     return {{Status::oom_predicted,
@@ -175,17 +232,27 @@ std::int64_t Worker::added_bytes(const Point& point) const {
 void Worker::admit(const Point& point) {
   admitted_bytes_ += added_bytes(point);
   admitted_shapes_.insert(shape_key(point));
+  if (point.problem.memory == Memory::host) return;
+  device_bytes_ += device_bytes(point);
+  device_scratch_bytes_ =
+      std::max(device_scratch_bytes_, cost(point.entry->backend, point.problem).scratch_bytes);
+}
+
+Shape& Worker::shape(std::size_t index) {
+  const Point& point = sweep_.points[index];
+  std::unique_ptr<Shape>& shape = shapes_[shape_key(point)];
+  if (!shape) {
+    shape = std::make_unique<Shape>(point.problem, point.family(), point.seed, point.dist,
+                                    sweep_.options.rules);
+  }
+  return *shape;
 }
 
 Runner& Worker::runner(std::size_t index) {
   std::unique_ptr<Runner>& mine = runners_[index];
   if (!mine) {
-    const Point& point = sweep_.points[index];
-    std::unique_ptr<Shape>& shape = shapes_[shape_key(point)];
-    if (!shape)
-      shape = std::make_unique<Shape>(point.problem, point.family(), point.seed, point.dist,
-                                      sweep_.options.rules);
-    mine = std::make_unique<Runner>(point, *shape, *arena_, flusher_, sweep_.options.rules);
+    mine = std::make_unique<Runner>(sweep_.points[index], shape(index), *arena_, flusher_,
+                                    sweep_.options.rules);
   }
   return *mine;
 }
@@ -197,7 +264,7 @@ void Worker::verify_point(std::size_t index, std::optional<int> round) {
   board_.point = static_cast<std::int64_t>(index);
   board_.round = round.value_or(-1);
   try {
-    runner(index).shape().truth();
+    shape(index).truth();
   } catch (const std::bad_alloc&) {
     finish(index, Status::oom, "there was no memory for the inputs and the reference", "");
     return;
@@ -227,7 +294,7 @@ void Worker::verify_point(std::size_t index, std::optional<int> round) {
   if (point.entry->backend.resolved_impl != nullptr) {
     event.detail["resolved_impl"] = point.entry->backend.resolved_impl(point.problem);
   }
-  if (point.problem.memory == Memory::device) event.detail["device_name"] = device_name();
+  if (point.problem.memory == Memory::device) event.detail.update(device_detail());
   journal_.append(event);
   state_of(index).checks.insert_or_assign(process_, event);
   if (outcome.status == Status::ok) return;

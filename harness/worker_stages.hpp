@@ -42,6 +42,7 @@ class Worker {
  private:
   void measure_roofs(double seconds, std::optional<int> round);
   void sample_roof(const Roof& roof, double seconds, int round);
+  double measure(const Roof& roof, double seconds);  // 0 where there is none
   std::optional<Finding> faster_than_the_machine(std::size_t index);
   std::optional<Finding> slower_on_fresh_inputs(std::size_t index, int number,
                                                 Runner::Closed& closed);
@@ -55,6 +56,7 @@ class Worker {
 
   std::optional<std::pair<Status, std::string>> answer_without_measuring(std::size_t index);
   [[nodiscard]] std::int64_t added_bytes(const Point& point) const;
+  void look_at_device();
   void admit(const Point& point);
   void verify_point(std::size_t index, std::optional<int> round);
   void sample_point(benchmark::State& bench, std::size_t index, int number);
@@ -73,6 +75,7 @@ class Worker {
   void step_done(double seconds_left);
 
   PointState& state_of(std::size_t index) { return *states_[index]; }
+  Shape& shape(std::size_t index);
   Runner& runner(std::size_t index);
   [[nodiscard]] double seconds_of(std::size_t index) {
     return state_of(index).call_seconds().value_or(0);
@@ -93,8 +96,13 @@ class Worker {
   std::optional<Arena> arena_;
   std::int64_t admitted_bytes_ = 0;  // held at once by all points admitted so far
   std::set<std::string> admitted_shapes_;
+  // Of the device: what may be used, what all points admitted so far hold, their largest scratch.
+  std::int64_t device_limit_bytes_ = 0;
+  std::int64_t device_bytes_ = 0;
+  std::int64_t device_scratch_bytes_ = 0;
   // From one sample to its report, inside Google Benchmark.
   std::string sampled_cache_;
+  DeviceClocks sampled_clocks_;
   std::optional<Finding> guard_finding_;
   double seconds_before_ = 0;  // of a call, as known before the sample
 
@@ -120,6 +128,8 @@ auto Worker::watched(std::size_t index, std::optional<int> round, double calls, 
     return result;
   } catch (const CommandError&) {
     throw;
+  } catch (const DeviceOutOfMemory& failure) {
+    offend(index, round, "oom", failure.what());
   } catch (const std::bad_alloc&) {
     offend(index, round, "oom", "an allocation failed");
   } catch (const std::exception& failure) {

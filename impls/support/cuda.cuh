@@ -13,6 +13,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "impls/attention.hpp"
 #include "impls/support/ptx.cuh"
@@ -20,14 +21,16 @@
 namespace attn {
 
 struct CudaError : std::runtime_error {
-  CudaError(cudaError_t error, const char* expression, const char* file, int line)
-      : std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": " + expression +
-                           ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error)),
+  CudaError(cudaError_t error, const char* expression, std::string_view file, int line)
+      : std::runtime_error(std::string(file.substr(file.rfind('/') + 1)) + ":" +
+                           std::to_string(line) + ": " + expression + ": " +
+                           cudaGetErrorName(error) + ": " + cudaGetErrorString(error)),
         code(error) {}
   cudaError_t code;
 };
 
-// Throws CudaError with file, line and expression unless the call succeeds.
+// Throws CudaError with file (its name alone: it ends up in published rows), line and expression
+// unless the call succeeds.
 #define ATTN_CUDA_CHECK(expression)                                              \
   do {                                                                           \
     const cudaError_t attn_cuda_error = (expression);                            \

@@ -66,3 +66,17 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT CMAKE_CXX_FLAGS MATCHES "-fsanit
   attn_test(cuda_traffic_test SOURCES cuda_emulator/traffic_test.cpp cuda_emulator/traffic.cpp
     LIBS emulated_registry counted_backends emulated_device cuda_emulator attn_harness)
 endif()
+
+# The harness's device side: backends with one fault each, as a test and as a tool of their own, and a
+# stand-in for NVML, which they find by its path.
+add_library(emulated_nvml SHARED cuda_emulator/nvml.cpp)
+set_target_properties(emulated_nvml PROPERTIES OUTPUT_NAME nvidia-ml SOVERSION 1
+  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/nvml)
+emulated(emulated_planted FILES ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/planted.cu)
+set(ATTN_PLANTED emulated_planted emulated_device cuda_emulator attn_harness)
+attn_test(device_test SOURCES harness/device_test.cpp LIBS ${ATTN_PLANTED})
+target_compile_definitions(device_test PRIVATE ATTN_NVML="$<TARGET_SONAME_FILE:emulated_nvml>")
+add_dependencies(device_test emulated_nvml)
+add_executable(attnbench_planted ${CMAKE_SOURCE_DIR}/harness/main.cpp)
+target_link_libraries(attnbench_planted PRIVATE ${ATTN_PLANTED} attn_warnings)
+add_dependencies(attnbench_planted emulated_nvml)

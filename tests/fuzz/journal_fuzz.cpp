@@ -35,7 +35,7 @@ class MemoryFile {
 bool same(const Event& a, const Event& b) {
   return a.point_id == b.point_id && a.kind == b.kind && a.process == b.process &&
          a.round == b.round && a.position == b.position && a.time_s == b.time_s &&
-         a.detail == b.detail;
+         a.clock_mhz == b.clock_mhz && a.throttled == b.throttled && a.detail == b.detail;
 }
 
 // `part` is how the events of `all` begin.

@@ -60,6 +60,27 @@ TEST_F(JournalFile, ReadsBackWhatWasAppended) {
   EXPECT_EQ(events[1].detail["reason"], "one, \"two\"");
 }
 
+TEST_F(JournalFile, ClockAndThrottlingAreEmptyWhereNobodySaidThem) {
+  {
+    Journal journal(path_, "run");
+    Event device = sample("a", 0, 0, 0.1);
+    device.clock_mhz = 1980;
+    device.throttled = true;
+    journal.append(device);
+    device = sample("a", 0, 1, 0.1);
+    device.throttled = false;
+    journal.append(device);
+    journal.append(sample("a", 0, 2, 0.1));
+  }
+  const auto events = read_journal(path_);
+  ASSERT_EQ(events.size(), 3);
+  EXPECT_EQ(events[0].clock_mhz, 1980);
+  EXPECT_EQ(events[0].throttled, true);
+  EXPECT_EQ(events[1].clock_mhz, std::nullopt);
+  EXPECT_EQ(events[1].throttled, false);
+  EXPECT_EQ(events[2].throttled, std::nullopt);
+}
+
 TEST_F(JournalFile, TornLastLineIsCutAndNeverGluedTo) {
   {
     Journal journal(path_, "run");

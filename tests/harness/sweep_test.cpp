@@ -61,6 +61,21 @@ TEST(Predict, ScalesTheLargestSmallerNByFlops) {
   EXPECT_FALSE(predict(points, 0, state).has_value());
 }
 
+TEST(Predict, KnowsTwoCacheModesApart) {
+  std::vector<Point> points;
+  for (const CacheMode cache : {CacheMode::cold, CacheMode::warm}) {
+    for (const Point& point : make_plan(
+             {.selection = {.only = {"cpu.plain"}}, .axes = {{"n", "64,128"}}, .cache = cache})) {
+      points.push_back(point);
+    }
+  }
+  RunState state;
+  const Event check{.time_s = 1.0};
+  state.points[points[0].id].checks[0] = check;  // the smaller n, cold
+  EXPECT_TRUE(predict(points, 1, state));
+  EXPECT_FALSE(predict(points, 3, state));
+}
+
 TEST(ShapeKey, IsSharedByBackendsAndThreadsOnly) {
   const auto points =
       make_plan({.axes = {{"n", "64"}, {"threads", "1,2"}, {"causal", "both"}}, .most_threads = 2});

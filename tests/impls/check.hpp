@@ -150,6 +150,8 @@ inline void check_device_run(const Case& c, const Backend& backend) {
   const auto point = make_device_point(backend, c.problem, tensors.io);
   point->upload();
   point->timed_run();
+  EXPECT_EQ(point->broken_fence(), "");
+  EXPECT_FALSE(point->inputs_changed());
   point->download();
   check_outputs(tensors, Expected(c, backend, tensors));
 }

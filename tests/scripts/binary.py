@@ -24,16 +24,22 @@ class Ended:
     err: str
 
 
-def binary() -> Path:
-    """ATTNBENCH, else the build of preset ci, else of preset release; without it a test fails."""
+def binary(name: str = "attnbench") -> Path:
+    """ATTNBENCH, else the build of preset ci, else of preset release; without it a test fails.
+
+    Another name is that of a tool on the emulated device, in the folder tests of the same build.
+    """
     given = os.environ.get("ATTNBENCH")
-    builds = [ROOT / "build" / preset / "attnbench" for preset in ("ci", "release")]
-    for path in [Path(given)] if given else builds:
+    builds = [ROOT / "build" / preset for preset in ("ci", "release")]
+    tried = [Path(given)] if given else [build / "attnbench" for build in builds]
+    if name != "attnbench":
+        tried = [path.parent / "tests" / name for path in tried]
+    for path in tried:
         if path.is_file():
             return path.resolve()
     pytest.fail(
-        f"there is no attnbench at {given or ' or '.join(str(p) for p in builds)}: build it with "
-        "'cmake --preset ci && cmake --build --preset ci --target attnbench'",
+        f"there is no {' or '.join(str(p) for p in tried)}: build it with "
+        f"'cmake --preset ci && cmake --build --preset ci --target {name}'",
         pytrace=False,
     )
 
@@ -66,10 +72,11 @@ def attnbench(
     code: int | None = 0,
     env: Mapping[str, str] | None = None,
     timeout: float = 300,
+    name: str = "attnbench",
 ) -> Ended:
     """Runs it in `cwd` and checks the exit code (`None`: any)."""
     done = subprocess.run(
-        [str(binary()), *arguments],
+        [str(binary(name)), *arguments],
         cwd=cwd,
         env=environment(env),
         capture_output=True,
