@@ -1,18 +1,23 @@
 # The .cu files of the project as C++ on an emulated device: no toolkit, no driver, no GPU needed.
 
-add_library(cuda_emulator STATIC cuda_emulator/emulator.cpp cuda_emulator/fiber.cpp
-  cuda_emulator/runtime.cpp)
-# Before all others: its cuda_runtime.h and its twins of impls/support stand for the real ones.
-target_include_directories(cuda_emulator BEFORE PUBLIC cuda_emulator/include)
-target_include_directories(cuda_emulator PUBLIC ${CMAKE_SOURCE_DIR})
-target_link_libraries(cuda_emulator PRIVATE attn_warnings fmt::fmt)
-# What the emulator itself touches is not the kernel's doing.
-target_compile_options(cuda_emulator PRIVATE -O2)
-if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=(address|thread)")
-  string(TOUPPER ${CMAKE_MATCH_1} sanitizer)
-  target_compile_options(cuda_emulator PRIVATE -fno-sanitize=all)
-  target_compile_definitions(cuda_emulator PRIVATE CUDA_EMULATOR_${sanitizer})
-endif()
+# emulator(<library> <definition ...>): the emulator as a library.
+function(emulator library)
+  add_library(${library} STATIC cuda_emulator/emulator.cpp cuda_emulator/fiber.cpp
+    cuda_emulator/runtime.cpp)
+  # Before all others: its cuda_runtime.h and its twins of impls/support stand for the real ones.
+  target_include_directories(${library} BEFORE PUBLIC cuda_emulator/include)
+  target_include_directories(${library} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${library} PRIVATE attn_warnings fmt::fmt)
+  target_compile_options(${library} PRIVATE -O2)
+  target_compile_definitions(${library} PRIVATE ${ARGN})
+  # What the emulator itself touches is not the kernel's doing.
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=(address|thread)")
+    string(TOUPPER ${CMAKE_MATCH_1} sanitizer)
+    target_compile_options(${library} PRIVATE -fno-sanitize=all)
+    target_compile_definitions(${library} PRIVATE CUDA_EMULATOR_${sanitizer})
+  endif()
+endfunction()
+emulator(cuda_emulator)
 
 # emulated(<library> FILES ... [OPTIONS ...]): CUDA sources as an object library of C++.
 function(emulated library)
@@ -80,3 +85,54 @@ add_dependencies(device_test emulated_nvml)
 add_executable(attnbench_planted ${CMAKE_SOURCE_DIR}/harness/main.cpp)
 target_link_libraries(attnbench_planted PRIVATE ${ATTN_PLANTED} attn_warnings)
 add_dependencies(attnbench_planted emulated_nvml)
+
+# The emulator's own load and its tests; nvcc compiles the same kernels, so that they stay CUDA.
+file(GLOB ATTN_TEST_KERNELS CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/kernels/*.cu)
+emulated(emulated_kernels FILES ${ATTN_TEST_KERNELS})
+add_library(emulated_subjects OBJECT cuda_emulator/subjects.cpp)
+target_link_libraries(emulated_subjects PRIVATE attn_warnings PUBLIC cuda_emulator attn_harness)
+set(ATTN_SUBJECTS emulated_subjects emulated_kernels ${ATTN_EMULATED} attn_harness)
+attn_test(emulated_kernels_test SOURCES cuda_emulator/kernels_test.cpp LIBS ${ATTN_SUBJECTS})
+if(ATTN_HAVE_CUDA)
+  add_subdirectory(cuda_emulator/kernels)
+endif()
+
+# Kernels with one fault each, also on the portable switch of stacks; and the one fault that is no
+# program: static shared memory.
+attn_test(emulated_faults_test SOURCES cuda_emulator/faults_test.cpp LIBS cuda_emulator fmt::fmt)
+target_include_directories(emulated_faults_test BEFORE PRIVATE cuda_emulator/include)
+if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  emulator(cuda_emulator_ucontext CUDA_EMULATOR_UCONTEXT)
+  attn_test(emulated_faults_ucontext_test PREFIX Ucontext. SOURCES cuda_emulator/faults_test.cpp
+    LIBS cuda_emulator_ucontext fmt::fmt)
+  target_include_directories(emulated_faults_ucontext_test BEFORE PRIVATE cuda_emulator/include)
+endif()
+add_test(NAME Faults.StaticSharedMemoryDoesNotCompile
+  COMMAND ${CMAKE_CXX_COMPILER} -x c++ -std=c++20 -fsyntax-only
+    -I ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/include -I ${CMAKE_SOURCE_DIR}
+    ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/static_shared.cu)
+set_tests_properties(Faults.StaticSharedMemoryDoesNotCompile PROPERTIES
+  PASS_REGULAR_EXPRESSION "shared_memory_is_taken_through_ATTN_DYNAMIC_SHARED_only")
+
+# Every synchronisation removed in turn. Orders find wrong values; what they cannot find is for the
+# thread sanitizer, which sees every thread of a block as one of its own.
+add_executable(mutation cuda_emulator/mutation.cpp)
+target_compile_definitions(mutation PRIVATE ATTN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+target_link_libraries(mutation PRIVATE attn_warnings ${ATTN_SUBJECTS})
+add_executable(planted_kernel_race cuda_emulator/planted_race.cpp)
+target_link_libraries(planted_kernel_race PRIVATE attn_warnings cuda_emulator)
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=thread")
+  add_dependencies(threaded_tests mutation planted_kernel_race)
+  add_test(NAME Mutation.TheThreadSanitizerReports COMMAND mutation sanitizer)
+  set_tests_properties(Mutation.TheThreadSanitizerReports PROPERTIES LABELS threaded TIMEOUT 600)
+  foreach(memory blocks warps lanes)
+    add_test(NAME PlantedKernelRace.${memory} COMMAND planted_kernel_race ${memory})
+    set_tests_properties(PlantedKernelRace.${memory} PROPERTIES LABELS threaded
+      PASS_REGULAR_EXPRESSION "SUMMARY: ThreadSanitizer: data race .* in .*between_${memory}")
+  endforeach()
+  add_test(NAME PlantedKernelRace.Ordered COMMAND planted_kernel_race ordered)
+  set_tests_properties(PlantedKernelRace.Ordered PROPERTIES LABELS threaded)
+elseif(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  add_test(NAME Mutation.SomeOrderIsWrong COMMAND mutation schedules)
+  set_tests_properties(Mutation.SomeOrderIsWrong PROPERTIES TIMEOUT 600)
+endif()

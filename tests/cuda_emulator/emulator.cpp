@@ -13,7 +13,7 @@
 #include <new>
 #include <numeric>
 #include <random>
-#include <set>
+#include <utility>
 
 #include "tests/cuda_emulator/fiber.hpp"
 #include "tests/cuda_emulator/include/cuda_runtime.h"
@@ -31,14 +31,27 @@ constexpr std::size_t most_shared_bytes = std::size_t{227} * 1024;  // of a bloc
 
 struct Thread {
   enum class State { ready, waits, done };
-  explicit Thread(void (*entry)()) : fiber(entry) {}
+  explicit Thread(void (*entry)()) : fiber(entry), race_fiber(race::create_fiber()) {}
+  ~Thread() {
+    race::destroy_fiber(race_fiber);
+    address::forget(fiber.bottom(), Fiber::stack_bytes);
+  }
+  Thread(const Thread&) = delete;
+  Thread& operator=(const Thread&) = delete;
   Fiber fiber;
+  void* race_fiber;               // the thread sanitizer's
+  void* address_stack = nullptr;  // the address sanitizer's
   State state = State::ready;
   Site where{};
   unsigned number = 0;
   uint3 index{};
-  void* race_fiber = nullptr;     // the thread sanitizer's
-  void* address_stack = nullptr;  // the address sanitizer's
+  struct Pending {
+    AsyncCopy copy;
+    unsigned group;
+  };
+  std::vector<Pending> copies;
+  std::size_t copies_taken = 0;
+  unsigned groups = 0;  // committed
 };
 
 // Lanes of one warp that are to do one thing together.
@@ -62,17 +75,21 @@ struct Block {
   unsigned threads = 0;
   unsigned at_barrier = 0;
   unsigned barriers = 0;
-  std::array<char, 2> barrier_orders{};  // a fast thread may be one barrier ahead, never two
+  // A fast thread may be one barrier ahead, never two. On the heap: what the thread sanitizer knows
+  // of these addresses ends with the block.
+  std::vector<char> barrier_orders = std::vector<char>(2);
   std::byte* shared = nullptr;
   std::size_t shared_bytes = 0;
   std::string failure;
 };
 
+// Exactly as large as the launch says, for the address sanitizer; a fence stands behind it where there
+// is none.
 struct SharedMemory {
   explicit SharedMemory(std::size_t size) : bytes(size) {
     if (bytes == 0) return;
-    data = static_cast<std::byte*>(::operator new(bytes, alignment));
-    std::memset(data, 0xFF, bytes);  // NaN in every floating-point type
+    data = static_cast<std::byte*>(::operator new(bytes + fence_bytes, alignment));
+    std::memset(data, 0xFF, bytes + fence_bytes);  // NaN in every floating-point type
   }
   SharedMemory(SharedMemory&& other) noexcept
       : data(std::exchange(other.data, nullptr)), bytes(other.bytes) {}
@@ -80,7 +97,12 @@ struct SharedMemory {
   ~SharedMemory() {
     if (data != nullptr) ::operator delete(data, alignment);
   }
+  [[nodiscard]] bool fence_intact() const {
+    return data == nullptr || std::all_of(data + bytes, data + bytes + fence_bytes,
+                                          [](std::byte byte) { return byte == std::byte{0xFF}; });
+  }
   static constexpr std::align_val_t alignment{128};
+  static constexpr std::size_t fence_bytes = address::detects ? 0 : 256;
   std::byte* data = nullptr;
   std::size_t bytes;
 };
@@ -96,11 +118,13 @@ const void* scheduler_stack = nullptr;
 std::size_t scheduler_stack_bytes = 0;
 std::uint64_t blocks_run = 0;
 char launch_begins, launch_ends;
-std::set<std::string> met;
 
-std::string line_of(const Site& site) {
-  return fmt::format("{}:{}", std::filesystem::path(site.file).filename().string(), site.line);
-}
+// A synchronisation that some kernel has met.
+struct Known {
+  Site site;
+  std::string line;
+};
+std::vector<Known> met;
 
 bool same_line(const Site& a, const Site& b) {
   return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
@@ -128,7 +152,11 @@ void thread_main() {
   address::arrive(nullptr, &scheduler_stack, &scheduler_stack_bytes);
   for (;;) {
     race::acquire(&launch_begins);
-    (*block.body)();
+    try {
+      (*block.body)();
+    } catch (const std::exception& error) {  // no exception survives a change of the stack
+      block.failure = error.what();
+    }
     race::release(&launch_ends);
     current->state = Thread::State::done;
     to_scheduler();
@@ -207,21 +235,18 @@ void run_block(std::mt19937_64& random) {
   }
 }
 
-// Another fiber for the same place in the next block: then the thread sanitizer also sees what two
-// blocks do to one address, although they run one after the other.
-void seat_threads(const Dim& dim, bool fresh) {
+// Under the thread sanitizer neighbouring blocks have different fibers: one that ran in both would
+// bring to the second block's barriers what it did in the first, and so order them.
+void seat_threads(const Dim& dim) {
+  constexpr unsigned sets = race::detects ? 2 : 1;
   const unsigned count = dim.x * dim.y * dim.z;
-  while (pool.size() < count) {
-    pool.push_back(std::make_unique<Thread>(thread_main));
-    pool.back()->race_fiber = race::create_fiber();
-  }
+  while (pool.size() < sets * count) pool.push_back(std::make_unique<Thread>(thread_main));
   threads.resize(count);
   for (unsigned t = 0; t < count; ++t) {
-    Thread& thread = *pool[(t + blocks_run * 37) % count];
-    if (fresh) {
-      address::forget(thread.fiber.bottom(), Fiber::stack_bytes);
-      thread.fiber.restart(thread_main);
-    }
+    Thread& thread = *pool[sets * t + blocks_run % sets];
+    thread.copies.clear();
+    thread.copies_taken = 0;
+    thread.groups = 0;
     thread.state = Thread::State::ready;
     thread.number = t;
     thread.index = {t % dim.x, t / dim.x % dim.y, t / dim.x / dim.y};
@@ -240,17 +265,25 @@ Options& options() {
   return all;
 }
 
+std::string line_of(const Site& site) {
+  return fmt::format("{}:{}", std::filesystem::path(site.file).filename().string(), site.line);
+}
+
 std::string name_of(const Site& site) { return fmt::format("{} ({})", site.word, line_of(site)); }
 
-std::vector<std::string> synchronisations_met() { return {met.begin(), met.end()}; }
+std::map<std::string, Site> synchronisations_met() {
+  std::map<std::string, Site> all;
+  for (const Known& known : met) all.emplace(known.line, known.site);
+  return all;
+}
 
 bool removed(const Site& site) {
-  static Site last{};
-  if (site.file != last.file || site.line != last.line) {
-    last = site;
-    met.insert(line_of(site));
-  }
-  return !options().removed.empty() && options().removed == line_of(site);
+  const race::Ignore ignore;
+  auto known = std::find_if(met.begin(), met.end(), [&](const Known& other) {
+    return other.site.line == site.line && other.site.file == site.file;
+  });
+  if (known == met.end()) known = met.insert(met.end(), {site, line_of(site)});
+  return known->line == options().removed;
 }
 
 void launch(Dim grid, Dim dim, std::size_t shared_bytes, const std::function<void()>& thread) {
@@ -273,6 +306,7 @@ void launch(Dim grid, Dim dim, std::size_t shared_bytes, const std::function<voi
   scheduler_race_fiber = race::current_fiber();
   race::release(&launch_begins);
 
+  const race::Ignore ignore;
   std::mt19937_64 random(options().seed);
   const std::uint64_t blocks = std::uint64_t{grid.x} * grid.y * grid.z;
   std::vector<std::uint64_t> order(blocks);
@@ -284,7 +318,6 @@ void launch(Dim grid, Dim dim, std::size_t shared_bytes, const std::function<voi
   // Under the thread sanitizer a block keeps its shared memory until the launch ends: given back and
   // taken again, it would order the blocks.
   std::vector<SharedMemory> shared;
-  static bool fresh = false;  // after a failure the fibers stand somewhere inside a kernel
   for (const std::uint64_t b : order) {
     blockIdx = {static_cast<unsigned>(b % grid.x), static_cast<unsigned>(b / grid.x % grid.y),
                 static_cast<unsigned>(b / grid.x / grid.y)};
@@ -296,13 +329,16 @@ void launch(Dim grid, Dim dim, std::size_t shared_bytes, const std::function<voi
     block.warps.resize((count + warp_lanes - 1) / warp_lanes);
     block.shared = shared.back().data;
     block.shared_bytes = shared_bytes;
-    seat_threads(dim, fresh);
+    seat_threads(dim);
     ++blocks_run;
     try {
-      fresh = true;
       run_block(random);
-      fresh = false;
+      if (!shared.back().fence_intact()) {
+        throw Error(fmt::format("{} wrote behind its {} bytes of shared memory", block_name(),
+                                shared_bytes));
+      }
     } catch (const Error&) {
+      pool.clear();  // the fibers stand somewhere inside a kernel
       current = nullptr;
       throw;
     }
@@ -312,10 +348,8 @@ void launch(Dim grid, Dim dim, std::size_t shared_bytes, const std::function<voi
 }
 
 void fail(const Site& site, const std::string& what) {
-  block.failure =
-      fmt::format("thread {} of {}, {}: {}", current->number, block_name(), name_of(site), what);
-  to_scheduler();
-  std::abort();  // the scheduler does not come back
+  throw Error(
+      fmt::format("thread {} of {}, {}: {}", current->number, block_name(), name_of(site), what));
 }
 
 void block_barrier(const Site& site) {
@@ -342,6 +376,7 @@ void block_barrier(const Site& site) {
 
 void warp_operation(unsigned mask, const Site& site, void* operand, Compute compute, void* context,
                     bool orders_memory) {
+  const race::Ignore ignore;
   Thread& me = *current;
   Warp& warp = warp_of(me);
   const unsigned bit = 1U << (me.number % warp_lanes);
@@ -375,10 +410,7 @@ void warp_operation(unsigned mask, const Site& site, void* operand, Compute comp
   } else {
     Meeting complete = *meeting;
     warp.meetings.erase(meeting);
-    if (compute != nullptr) {
-      race::Ignore ignore;
-      compute(context, complete.operands);
-    }
+    if (compute != nullptr) compute(context, complete.operands);
     for (unsigned l = 0; l < lanes; ++l) {
       if ((mask >> l & 1) != 0) threads[first + l]->state = Thread::State::ready;
     }
@@ -390,6 +422,28 @@ unsigned lane() { return current->number % warp_lanes; }
 unsigned thread_number() { return current->number; }
 std::uint64_t block_number() { return blocks_run; }
 void* dynamic_shared() { return block.shared; }
+void* given_shared(const Site& site) {
+  if (block.shared == nullptr) fail(site, "the launch gave no dynamic shared memory");
+  return block.shared;
+}
 std::size_t dynamic_shared_bytes() { return block.shared_bytes; }
+
+void issue(const AsyncCopy& copy) {
+  const race::Ignore ignore;
+  current->copies.push_back({copy, current->groups});
+}
+void commit_copies() { ++current->groups; }
+std::optional<AsyncCopy> take_copy(unsigned pending) {
+  Thread& me = *current;
+  if (me.copies_taken < me.copies.size()) {
+    const Thread::Pending& oldest = me.copies[me.copies_taken];
+    if (oldest.group + pending >= me.groups) return std::nullopt;
+    ++me.copies_taken;
+    return oldest.copy;
+  }
+  me.copies.clear();
+  me.copies_taken = 0;
+  return std::nullopt;
+}
 
 }  // namespace cuda_emulator

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -48,8 +50,10 @@ struct Site {
 };
 std::string name_of(const Site& site);  // "__syncthreads (tiled.cu:93)"
 
-// "tiled.cu:93" of every barrier, warp barrier and wait that kernels have met so far, sorted.
-std::vector<std::string> synchronisations_met();
+std::string line_of(const Site& site);  // "tiled.cu:93"
+
+// Every barrier, warp barrier and wait that kernels have met so far, by line_of.
+std::map<std::string, Site> synchronisations_met();
 // Whether options() removes this one; notes that it was met.
 bool removed(const Site& site);
 
@@ -69,8 +73,20 @@ unsigned lane();  // of the calling thread in its warp
 // The thread's number in its block, and a number that no two blocks of the process share.
 unsigned thread_number();
 std::uint64_t block_number();
-void* dynamic_shared();
+void* dynamic_shared();                // of the running block; null where the launch gave none
+void* given_shared(const Site& site);  // the same; fails there
 std::size_t dynamic_shared_bytes();
+
+// What the calling thread has yet to copy. The queue knows of no byte that is copied: whoever takes
+// a copy moves its bytes, in code that the sanitizers see.
+struct AsyncCopy {
+  void* to;
+  const void* from;  // null: zeros
+};
+void issue(const AsyncCopy& copy);
+void commit_copies();
+// The oldest copy that is in none of the newest `pending` groups.
+std::optional<AsyncCopy> take_copy(unsigned pending);
 
 // A thread of the warp posts `operand` and waits until all lanes of `mask` have. The last to come
 // computes for all: `compute(operands)`, a null where a lane is not in the mask. Only a warp barrier

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <new>
-#include <utility>
 
 #if !defined(__x86_64__) || defined(CUDA_EMULATOR_UCONTEXT)
 #include <ucontext.h>
@@ -43,7 +42,7 @@ cuda_emulator_switch:
 
 void switch_context(Context& from, Context to) { cuda_emulator_switch(&from, to); }
 
-void Fiber::restart(void (*entry)()) {
+void Fiber::begin_at(void (*entry)()) {
   // Six registers, the address to return to, and a word that aligns the stack as a call would.
   void** top = reinterpret_cast<void**>(static_cast<char*>(bottom_) + stack_bytes) - 8;
   for (int word = 0; word < 8; ++word) top[word] = nullptr;
@@ -57,7 +56,7 @@ void switch_context(Context& from, Context to) {
   swapcontext(&here, static_cast<ucontext_t*>(to));
 }
 
-void Fiber::restart(void (*entry)()) {
+void Fiber::begin_at(void (*entry)()) {
   // At the low end of the stack, which a kernel that needs that much would lose anyway.
   auto* fresh = new (bottom_) ucontext_t;
   getcontext(fresh);
@@ -76,15 +75,10 @@ Fiber::Fiber(void (*entry)()) {
   if (memory == MAP_FAILED) throw std::bad_alloc();
   mprotect(memory, page, PROT_NONE);
   bottom_ = static_cast<char*>(memory) + page;
-  restart(entry);
+  begin_at(entry);
 }
 
-Fiber::Fiber(Fiber&& other) noexcept
-    : context(std::exchange(other.context, nullptr)),
-      bottom_(std::exchange(other.bottom_, nullptr)) {}
-
 Fiber::~Fiber() {
-  if (bottom_ == nullptr) return;
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   munmap(static_cast<char*>(bottom_) - page, stack_bytes + page);
 }

@@ -15,17 +15,17 @@ void switch_context(Context& from, Context to);
 // A stack before a page that no access survives, and the flow that runs on it.
 class Fiber {
  public:
-  explicit Fiber(void (*entry)());
+  explicit Fiber(void (*entry)());  // which never returns
   ~Fiber();
-  Fiber(Fiber&& other) noexcept;
-  Fiber& operator=(Fiber&&) = delete;
-  void restart(void (*entry)());  // forgets where it was; `entry` never returns
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
 
   Context context = nullptr;
   [[nodiscard]] void* bottom() const { return bottom_; }
   static constexpr std::size_t stack_bytes = std::size_t{256} * 1024;
 
  private:
+  void begin_at(void (*entry)());
   void* bottom_ = nullptr;
 };
 

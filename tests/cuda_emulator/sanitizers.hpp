@@ -23,6 +23,7 @@ namespace cuda_emulator {
 
 namespace address {
 #ifdef CUDA_EMULATOR_ADDRESS
+constexpr bool detects = true;
 inline void leave(void** save, const void* bottom, std::size_t bytes) {
   __sanitizer_start_switch_fiber(save, bottom, bytes);
 }
@@ -34,6 +35,7 @@ inline void forget(void* bottom, std::size_t bytes) {
   __asan_unpoison_memory_region(bottom, bytes);
 }
 #else
+constexpr bool detects = false;
 inline void leave(void** /*save*/, const void* /*bottom*/, std::size_t /*bytes*/) {}
 inline void arrive(void* /*saved*/, const void** /*from*/, std::size_t* /*from_bytes*/) {}
 inline void forget(void* /*bottom*/, std::size_t /*bytes*/) {}
@@ -46,6 +48,9 @@ namespace race {
 #ifdef CUDA_EMULATOR_THREAD
 constexpr bool detects = true;
 inline void* create_fiber() { return __tsan_create_fiber(0); }
+inline void destroy_fiber(void* fiber) {
+  if (fiber != nullptr) __tsan_destroy_fiber(fiber);
+}
 inline void* current_fiber() { return __tsan_get_current_fiber(); }
 inline void switch_to(void* fiber) {
   __tsan_switch_to_fiber(fiber, __tsan_switch_to_fiber_no_sync);
@@ -61,6 +66,7 @@ struct Ignore {
 #else
 constexpr bool detects = false;
 inline void* create_fiber() { return nullptr; }
+inline void destroy_fiber(void* /*fiber*/) {}
 inline void* current_fiber() { return nullptr; }
 inline void switch_to(void* /*fiber*/) {}
 inline void acquire(void* /*order*/) {}
