@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The emulator's own load: small attention kernels that use the words which backends use, or will.
-// They compile with nvcc too, but nothing runs them on a device: they are tests, not backends.
+// They compile with nvcc too, and tests/cuda/golden.cu runs them on a device: tests, not backends.
 #pragma once
 
 namespace attn::test {
