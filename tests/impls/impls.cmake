@@ -14,7 +14,7 @@ foreach(file IN LISTS ATTN_CPU_FILES)
 endforeach()
 
 # `omp simd` only: no thread is started.
-attn_test(vector_math_test SOURCES impls/vector_math_test.cpp FLAGS -O3 -march=native -fopenmp-simd)
+attn_test(vector_math_test SOURCES impls/vector_math_test.cpp FLAGS -O3 -march=native -fno-trapping-math -fopenmp-simd)
 
 if(ATTN_HAVE_BLAS)
   file(GLOB ATTN_BLAS_FILES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/impls/blas/*.cpp)
