@@ -21,7 +21,7 @@ using testing::ElementsAre;
 
 class JournalFile : public testing::Test {
  protected:
-  JournalFile() { std::filesystem::remove(path_); }
+  ~JournalFile() override { std::filesystem::remove(path_); }
 
   static Event sample(const std::string& id, int process, int round, double seconds) {
     Event event{.point_id = id,
@@ -44,7 +44,9 @@ class JournalFile : public testing::Test {
     return event;
   }
 
-  const std::string path_ = testing::TempDir() + "journal_test.csv";
+  // Other cases of this file may run at the same time.
+  const std::string path_ =
+      testing::TempDir() + "journal_test_" + std::to_string(getpid()) + ".csv";
 };
 
 TEST_F(JournalFile, ReadsBackWhatWasAppended) {
