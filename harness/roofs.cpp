@@ -355,26 +355,20 @@ std::string_view unit(Roof::Kind kind) {
 }
 
 bool roof_available(const Roof& roof) {
-  switch (roof.kind) {
-    case Roof::Kind::fma:
 #if defined(__AVX512BF16__)
-      return roof.dtype == DType::f32 || roof.dtype == DType::bf16;
+  constexpr bool bf16_dot_product = true;
 #else
-      return roof.dtype == DType::f32;
+  constexpr bool bf16_dot_product = false;
 #endif
-    case Roof::Kind::gemm:
 #ifdef ATTN_HAVE_BLAS
-      return roof.dtype == DType::f32;
+  constexpr bool blas = true;
 #else
-      return false;
+  constexpr bool blas = false;
 #endif
-    case Roof::Kind::read:
-    case Roof::Kind::triad:
-      return true;
-    case Roof::Kind::copy:
-      return false;  // a device's
-  }
-  return false;
+  const bool f32 = roof.dtype == DType::f32;
+  if (roof.kind == Roof::Kind::fma) return f32 || (bf16_dot_product && roof.dtype == DType::bf16);
+  if (roof.kind == Roof::Kind::gemm) return blas && f32;
+  return roof.kind == Roof::Kind::read || roof.kind == Roof::Kind::triad;  // copy is a device's
 }
 
 double measure_roof(const Roof& roof, double seconds) {

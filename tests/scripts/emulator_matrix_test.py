@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The matrix of removed synchronisations in the emulator's README speaks of the kernels as they are."""
+"""The matrix in the emulator's README speaks of the kernels as they are."""
 
 import re
 from collections import defaultdict
