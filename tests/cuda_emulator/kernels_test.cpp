@@ -18,7 +18,6 @@ namespace attn::test {
 namespace {
 
 using cuda_emulator::AsyncCopies;
-using cuda_emulator::Options;
 using cuda_emulator::options;
 using cuda_emulator::Schedule;
 

@@ -36,7 +36,7 @@ std::string fault(const Subject& subject, Options wanted) {
     for (const bool causal : {false, true}) {
       wanted.async_copies = copies;
       options() = wanted;
-      const std::string wrong = subject.fault(tokens, causal);
+      std::string wrong = subject.fault(tokens, causal);
       options() = {};
       if (!wrong.empty()) return wrong;
     }

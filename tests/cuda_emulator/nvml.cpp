@@ -8,6 +8,7 @@ constexpr int success = 0, invalid_argument = 2, not_found = 6;
 int the_device = 0;
 }  // namespace
 
+// NOLINTBEGIN(readability-identifier-naming): the vendor's names
 extern "C" {
 int nvmlInit_v2() { return success; }
 const char* nvmlErrorString(int error) { return error == not_found ? "Not Found" : "an error"; }
@@ -28,3 +29,4 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* 
   return success;
 }
 }
+// NOLINTEND(readability-identifier-naming)
