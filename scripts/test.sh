@@ -11,10 +11,9 @@ usage: scripts/test.sh [--all] [--help]
 Sets up this machine, builds with warnings as errors (preset ci), runs the C++ tests (ctest) and the
 Python tests (pytest), both even when the first fails, and ends with the runners' summary lines.
 
-  --all   beside pytest, at the lowest priority: the C++ tests again under the address and
-          undefined-behaviour sanitizers (preset sanitize), those with threads under the thread
-          sanitizer (preset thread), and the fuzz targets, 20 seconds each (preset fuzz; longer:
-          tests/fuzz/README.md)
+  --all   between the two: the C++ tests again under the address and undefined-behaviour sanitizers
+          (preset sanitize), those with threads under the thread sanitizer (preset thread), and the
+          fuzz targets, 20 seconds each (preset fuzz; longer: tests/fuzz/README.md)
 
 One test alone:  ctest --preset ci -R Roofs.NamesAndUnits   or   .venv/bin/pytest -k name
 Exit code: 0 when everything passed, 1 otherwise, 2 usage.
@@ -41,7 +40,6 @@ summary=()
 export OMP_WAIT_POLICY=passive
 
 # Builds a preset and runs its tests: ctest_preset <preset> <arguments of ctest ...>
-polite=()
 ctest_preset() {
   local preset=$1 log=build/ctest-$1.log
   shift
@@ -50,31 +48,23 @@ ctest_preset() {
     cat "build/configure-$preset.log"
     failed=yes
     summary+=("ctest, preset $preset: not run, because configuring failed")
-  elif ! "${polite[@]}" cmake --build --preset "$preset"; then
+  elif ! cmake --build --preset "$preset"; then
     failed=yes
     summary+=("ctest, preset $preset: not run, because the build failed")
   else
-    "${polite[@]}" ctest --preset "$preset" "$@" 2>&1 | tee "$log" || failed=yes
+    ctest --preset "$preset" "$@" 2>&1 | tee "$log" || failed=yes
     summary+=("ctest, preset $preset: $(grep -E '% tests passed|No tests were found' "$log" | tail -n 1)")
   fi
 }
 
 ctest_preset ci -j 2
-run_pytest() { .venv/bin/python -m pytest 2>&1 | tee build/pytest.log; }
 if [ "$all" = yes ]; then
-  # Much of pytest waits for processes and clocks; what is built meanwhile takes what it leaves.
-  run_pytest >/dev/null &
-  pytest=$!
-  polite=(nice -n 19)
   ctest_preset sanitize -j 2
   ctest_preset thread -j 2
   ctest_preset fuzz -j 2
-  echo "test: waiting for pytest"
-  wait "$pytest" || failed=yes
-  cat build/pytest.log
-else
-  run_pytest || failed=yes
 fi
+
+.venv/bin/python -m pytest 2>&1 | tee build/pytest.log || failed=yes
 summary+=("pytest: $(tail -n 1 build/pytest.log)")
 
 echo
