@@ -49,7 +49,7 @@ set(ATTN_EMULATED emulated_registry emulated_backends emulated_device cuda_emula
 
 # The one conformance suite, over the backends on the emulated device.
 attn_test(emulated_conformance_test PREFIX Emulated. SOURCES impls/conformance_test.cpp LIBS ${ATTN_EMULATED} attn_harness
-  FLAGS -O1 -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/must_run.csv")
+  FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/must_run.csv")
 
 # Sanitized code is many times slower.
 set(ATTN_LARGEST_N 515)
@@ -57,7 +57,7 @@ if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   set(ATTN_LARGEST_N 128)
 endif()
 attn_test(cuda_rungs_test SOURCES cuda_emulator/rungs_test.cpp LIBS ${ATTN_EMULATED} attn_harness
-  FLAGS -O1 -DATTN_LARGEST_N=${ATTN_LARGEST_N})
+  FLAGS -DATTN_LARGEST_N=${ATTN_LARGEST_N})
 target_include_directories(cuda_rungs_test BEFORE PRIVATE cuda_emulator/include)
 
 # The whole command line tool on the emulated device.

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "harness/device.hpp"
 #include "harness/registry.hpp"
 #include "impls/support/cuda.cuh"
 #include "tests/cuda_emulator/emulator.hpp"
@@ -47,11 +46,7 @@ void check_on_every_rung(const Case& c) {
     ASSERT_FALSE(refusal.has_value()) << refusal->sentence;
     const Tensors tensors(c, backend);
     if (!expected) expected.emplace(c, backend, tensors);
-    const auto point = make_device_point(backend, c.problem, tensors.io);
-    point->upload();
-    point->timed_run();
-    point->download();
-    check_outputs(tensors, *expected);
+    check_device_run(tensors, backend, *expected);
     ++ran;
   }
   EXPECT_GE(ran, 2);

@@ -2,7 +2,7 @@
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 
 attn_test(conformance_test THREADED SOURCES impls/conformance_test.cpp LIBS ${ATTN_BACKENDS} attn_harness
-  FLAGS -O1 -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv")
+  FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv")
 
 # The kernel text of each cpu backend on a counting scalar, one program each.
 file(GLOB ATTN_CPU_FILES CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
