@@ -73,10 +73,13 @@ class Fenced {
 };
 
 std::int64_t l2_bytes() {
-  int device = 0, bytes = 0;
-  ATTN_CUDA_CHECK(cudaGetDevice(&device));
-  ATTN_CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device));
-  return bytes;
+  static const int once = [] {
+    int device = 0, bytes = 0;
+    ATTN_CUDA_CHECK(cudaGetDevice(&device));
+    ATTN_CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device));
+    return bytes;
+  }();
+  return once;
 }
 
 // What all points of a process share. Never freed: at its end the driver may be gone already.

@@ -27,7 +27,7 @@ namespace {
 constexpr std::array<std::string_view, 4> kind_words = {"check", "sample", "finish", "offence"};
 constexpr int most_processes = 1'000'000;
 constexpr int lock_attempts = 30;  // one every tenth of a second
-constexpr std::string_view header =
+constexpr std::string_view samples_header =
     "run_id,point_id,event,process,round,position,time_s,clock_mhz,throttled,detail\n";
 
 template <class T>
@@ -109,7 +109,7 @@ void Journal::lock() const {
 void Journal::cut_torn_line() {
   const std::string text = read_file(path_);
   const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
-  if (whole > 0 && !text.starts_with(header)) {
+  if (whole > 0 && !text.starts_with(samples_header)) {
     file_error(fmt::format("{} is not the journal of a run: its header is another", path_));
   }
   if (whole < text.size()) {
@@ -120,7 +120,7 @@ void Journal::cut_torn_line() {
     warn(fmt::format("{}:{}: a torn last line is left out", path_,
                      std::count(text.begin(), text.end(), '\n') + 1));
   }
-  if (whole == 0 && !write_all(fd_, header)) {
+  if (whole == 0 && !write_all(fd_, samples_header)) {
     file_error(fmt::format("cannot write {}: {}", path_, std::strerror(errno)));
   }
 }

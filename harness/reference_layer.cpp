@@ -41,8 +41,10 @@ ItemResult<T> run_item(const Problem& p, const Io& io, const Shape::Truth& truth
   const std::int64_t k_width = w_k.outputs();
   const std::int64_t v_width = w_v.outputs();
   const std::int64_t mixed_width = p.heads * p.head_dim_v;
-  item.k.resize(static_cast<std::size_t>(p.n_kv * k_width));
-  item.v.resize(static_cast<std::size_t>(p.n_kv * v_width));
+  // At least a token's: a head's place in it is asked for without keys too.
+  const std::int64_t places = std::max<std::int64_t>(p.n_kv, 1);
+  item.k.resize(static_cast<std::size_t>(places * k_width));
+  item.v.resize(static_cast<std::size_t>(places * v_width));
   const float* tokens = from.row<float>(span.batch, 0, 0);
   w_k.multiply(tokens, from.token_stride, p.n_kv, item.k.data());
   w_v.multiply(tokens, from.token_stride, p.n_kv, item.v.data());

@@ -15,7 +15,7 @@ What is already here stays as it is. A second call changes nothing and takes les
 
   --dev   also what scripts/test.sh and scripts/lint.sh need: clang with its sanitizers and OpenMP,
           clang-format, clang-tidy, shellcheck and chromium with its driver from apt; pytest,
-          hypothesis, selenium, ruff and mypy into .venv
+          pytest-xdist, hypothesis, selenium, ruff and mypy into .venv
 
 Without apt it prints what is missing and ends with 2. It uses sudo only when not root.
 HELP

@@ -64,7 +64,7 @@ if [ "$all" = yes ]; then
   ctest_preset fuzz -j 2
 fi
 
-.venv/bin/python -m pytest 2>&1 | tee build/pytest.log || failed=yes
+.venv/bin/python -m pytest -n 2 --dist loadfile 2>&1 | tee build/pytest.log || failed=yes
 summary+=("pytest: $(tail -n 1 build/pytest.log)")
 
 echo

@@ -375,6 +375,15 @@ Cost cost(const Problem& p) {
   return cost;
 }
 
+// Whether every row of `width` elements is a whole number of aligned 128-bit words. Views promise
+// neither.
+template <class Void>
+bool in_quads(const BasicView<Void>& view, std::int64_t width) {
+  const std::int64_t strides = view.batch_stride | view.head_stride | view.token_stride;
+  return reinterpret_cast<std::uintptr_t>(view.data) % sizeof(float4) == 0 &&
+         (width | strides) % 4 == 0;
+}
+
 void run(const Problem& p, const Io& io, void* /*state*/, void* /*scratch*/) {
   with_dims(p, [&](auto dims) {
     using L = Layout<dims()>;

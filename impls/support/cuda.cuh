@@ -80,15 +80,6 @@ struct DeviceView {
   }
 };
 
-// Whether every row of `width` elements is a whole number of aligned 128-bit words. Views promise
-// neither.
-template <class Void>
-bool in_quads(const BasicView<Void>& view, std::int64_t width) {
-  const std::int64_t strides = view.batch_stride | view.head_stride | view.token_stride;
-  return reinterpret_cast<std::uintptr_t>(view.data) % sizeof(float4) == 0 &&
-         (width | strides) % 4 == 0;
-}
-
 // A problem without key lengths, in a form that a kernel may take.
 struct DeviceShape {
   std::int64_t batch, heads, heads_kv, group, n_q, n_kv, head_dim, head_dim_v;

@@ -65,7 +65,7 @@ Problem layer(std::int64_t d_model, std::int64_t heads, std::int64_t heads_kv, s
 std::int64_t allocated_floats(const void* data) {
   if (data == nullptr) return 0;
   const auto* const start = static_cast<const char*>(data);
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto page_bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto readable = [](const char* address) {
     char byte = 0;
     const iovec local = {&byte, 1};
@@ -73,7 +73,7 @@ std::int64_t allocated_floats(const void* data) {
     return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
   };
   const char* end = start;
-  while (readable(end)) end += page - reinterpret_cast<std::uintptr_t>(end) % page;
+  while (readable(end)) end += page_bytes - reinterpret_cast<std::uintptr_t>(end) % page_bytes;
   return (end - start) / static_cast<std::int64_t>(sizeof(float));
 }
 

@@ -18,7 +18,7 @@ int count(const std::vector<Point>& points, const std::function<bool(const Point
   return static_cast<int>(std::count_if(points.begin(), points.end(), wanted));
 }
 
-std::string complaint(const PlanOptions& options) {
+std::string plan_complaint(const PlanOptions& options) {
   try {
     make_plan(options);
   } catch (const CommandError& error) {
@@ -114,44 +114,47 @@ TEST(Plan, ReproCommandNamesTheWholeProblem) {
 }
 
 TEST(Plan, BadWordsAreNamedWithWhatWouldWork) {
-  EXPECT_THAT(complaint({.selection = {.only = {"cpu.plane"}}}),
+  EXPECT_THAT(plan_complaint({.selection = {.only = {"cpu.plane"}}}),
               HasSubstr("the nearest is cpu.plain"));
-  EXPECT_THAT(complaint({.presets = {"larger"}}), HasSubstr("default"));
-  EXPECT_THAT(complaint({.axes = {{"heads", "8"}, {"heads-kv", "3"}}}), HasSubstr("--heads-kv: 3"));
-  EXPECT_THAT(complaint({.axes = {{"scope", "half"}}}), HasSubstr("core, layer"));
-  EXPECT_THAT(complaint({.axes = {{"scale", "nan"}}}), HasSubstr("--scale"));
-  EXPECT_THAT(complaint({.axes = {{"causal", "maybe"}}}), HasSubstr("--causal"));
-  EXPECT_THAT(complaint({.axes = {{"head-dim", "0"}}}), HasSubstr("--head-dim"));
-  EXPECT_THAT(complaint({.axes = {{"n", "64"}}, .presets = {"quick"}}), HasSubstr("--n"));
-  EXPECT_THAT(complaint({.selection = {.only = {"cpu.*"}, .skip = {"cpu.*"}}}),
+  EXPECT_THAT(plan_complaint({.presets = {"larger"}}), HasSubstr("default"));
+  EXPECT_THAT(plan_complaint({.axes = {{"heads", "8"}, {"heads-kv", "3"}}}),
+              HasSubstr("--heads-kv: 3"));
+  EXPECT_THAT(plan_complaint({.axes = {{"scope", "half"}}}), HasSubstr("core, layer"));
+  EXPECT_THAT(plan_complaint({.axes = {{"scale", "nan"}}}), HasSubstr("--scale"));
+  EXPECT_THAT(plan_complaint({.axes = {{"causal", "maybe"}}}), HasSubstr("--causal"));
+  EXPECT_THAT(plan_complaint({.axes = {{"head-dim", "0"}}}), HasSubstr("--head-dim"));
+  EXPECT_THAT(plan_complaint({.axes = {{"n", "64"}}, .presets = {"quick"}}), HasSubstr("--n"));
+  EXPECT_THAT(plan_complaint({.selection = {.only = {"cpu.*"}, .skip = {"cpu.*"}}}),
               HasSubstr("no backend"));
 }
 
 TEST(Plan, AGlobWithoutAMatchIsNamedWithTheBackends) {
-  EXPECT_THAT(complaint({.selection = {.only = {"tpu.*"}}}),
+  EXPECT_THAT(plan_complaint({.selection = {.only = {"tpu.*"}}}),
               testing::AllOf(HasSubstr("--only: \"tpu.*\""), HasSubstr("cpu.plain, ")));
 }
 
 TEST(Plan, AScaleThatOverflowsIsRefused) {
   for (const char* scale : {"1e39", "-1e39", "1e29", "1e308"}) {
-    EXPECT_THAT(complaint({.axes = {{"scale", scale}}}), HasSubstr("--scale")) << scale;
+    EXPECT_THAT(plan_complaint({.axes = {{"scale", scale}}}), HasSubstr("--scale")) << scale;
   }
-  EXPECT_EQ(complaint({.axes = {{"n", "16"}, {"scale", "-1e28"}}}), "");
+  EXPECT_EQ(plan_complaint({.axes = {{"n", "16"}, {"scale", "-1e28"}}}), "");
 }
 
 TEST(Plan, ValuesWithoutEffectAreRefused) {
-  EXPECT_THAT(complaint({.axes = {{"d-model", "64"}}}), HasSubstr("--d-model"));
-  EXPECT_THAT(complaint({.axes = {{"output-projection", "true"}}}),
+  EXPECT_THAT(plan_complaint({.axes = {{"d-model", "64"}}}), HasSubstr("--d-model"));
+  EXPECT_THAT(plan_complaint({.axes = {{"output-projection", "true"}}}),
               HasSubstr("--output-projection"));
-  EXPECT_THAT(complaint({.axes = {{"n", "8,16"}, {"n-q", "4"}, {"n-kv", "4"}}}), HasSubstr("--n:"));
+  EXPECT_THAT(plan_complaint({.axes = {{"n", "8,16"}, {"n-q", "4"}, {"n-kv", "4"}}}),
+              HasSubstr("--n:"));
   // A shape brings its own d_model; asking for its core alone is no contradiction.
-  EXPECT_EQ(complaint({.axes = {{"scope", "core"}, {"n", "16"}}, .presets = {"bert-base"}}), "");
+  EXPECT_EQ(plan_complaint({.axes = {{"scope", "core"}, {"n", "16"}}, .presets = {"bert-base"}}),
+            "");
 }
 
 TEST(Plan, MorePointsThanAnybodyWaitsForAreRefused) {
   const std::string most = "1:2147483647:xsqrt2";  // 62 values
   EXPECT_THAT(
-      complaint({.axes = {{"n", "1"}, {"batch", most}, {"heads", most}, {"head-dim", most}}}),
+      plan_complaint({.axes = {{"n", "1"}, {"batch", most}, {"heads", most}, {"head-dim", most}}}),
       testing::AllOf(HasSubstr("--batch --head-dim --heads --n"), HasSubstr("100000")));
 }
 

@@ -4,17 +4,32 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 attn_test(conformance_test THREADED SOURCES impls/conformance_test.cpp LIBS ${ATTN_BACKENDS} attn_harness
   FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv")
 
-# The kernel text of each cpu backend on a counting scalar, one program each.
-file(GLOB ATTN_CPU_FILES CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
-  ${CMAKE_SOURCE_DIR}/impls/cpu/*.cpp)
-foreach(file IN LISTS ATTN_CPU_FILES)
-  get_filename_component(stem ${file} NAME_WE)
-  attn_test(counting_cpu_${stem} SOURCES impls/counting_test.cpp LIBS attn_harness
-    FLAGS -DATTN_BACKEND_FILE="${file}" -DATTN_BACKEND=cpu_${stem} -DATTN_SUITE=Counting_${stem})
-endforeach()
+# Counts and digits need no sanitizer: of the same kernels conformance_test sees every access.
+if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  # The kernel text of each cpu backend on a counting scalar, one program each.
+  file(GLOB ATTN_CPU_FILES CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
+    ${CMAKE_SOURCE_DIR}/impls/cpu/*.cpp)
+  foreach(file IN LISTS ATTN_CPU_FILES)
+    get_filename_component(stem ${file} NAME_WE)
+    attn_test(counting_cpu_${stem} SOURCES impls/counting_test.cpp LIBS registry_stub attn_device attn_harness
+      FLAGS -DATTN_BACKEND_FILE="${file}" -DATTN_BACKEND=cpu_${stem} -DATTN_SUITE=Counting_${stem})
+  endforeach()
 
-# `omp simd` only: no thread is started.
-attn_test(vector_math_test SOURCES impls/vector_math_test.cpp FLAGS -O3 -march=native -fno-trapping-math -fopenmp-simd)
+  # `omp simd` only: no thread is started.
+  attn_test(vector_math_test SOURCES impls/vector_math_test.cpp FLAGS -O3 -march=native -fno-trapping-math -fopenmp-simd)
+endif()
+
+# The README's backend as it stands there, beside one that it is compared with.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/README.md)
+file(READ ${CMAKE_SOURCE_DIR}/README.md ATTN_README)
+string(REGEX MATCH "<!-- example:begin -->\n```cpp\n(.*)```\n<!-- example:end -->" ATTN_EXAMPLE "${ATTN_README}")
+set(ATTN_EXAMPLE "${CMAKE_MATCH_1}")
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/two_pass.cpp CONTENT "@ATTN_EXAMPLE@" @ONLY)
+attn_list(example_registry cpu.naive cpu.two_pass)
+add_executable(attnbench_example ${CMAKE_SOURCE_DIR}/harness/main.cpp
+  ${CMAKE_CURRENT_BINARY_DIR}/generated/two_pass.cpp ${CMAKE_SOURCE_DIR}/impls/cpu/naive.cpp)
+target_compile_options(attnbench_example PRIVATE ${ATTN_FOLDER_cpu_FLAGS})
+target_link_libraries(attnbench_example PRIVATE example_registry attn_device attn_harness attn_warnings)
 
 if(ATTN_HAVE_BLAS)
   file(GLOB ATTN_BLAS_FILES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/impls/blas/*.cpp)
@@ -29,7 +44,7 @@ if(ATTN_HAVE_BLAS)
   attn_test(blas_counting_test THREADED
     SOURCES impls/blas_counting_test.cpp ${ATTN_BLAS_FILES} ${CMAKE_SOURCE_DIR}/harness/layer.cpp
       ${CMAKE_SOURCE_DIR}/harness/work.cpp ${CMAKE_SOURCE_DIR}/harness/buffers.cpp
-    LIBS OpenMP::OpenMP_CXX fmt::fmt FLAGS -DATTN_HAVE_BLAS -O3)
+    LIBS OpenMP::OpenMP_CXX fmt::fmt FLAGS -DATTN_HAVE_BLAS)
   target_include_directories(blas_counting_test SYSTEM PRIVATE ${ATTN_CBLAS_INCLUDE})
   target_include_directories(blas_counting_test PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/generated)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnplot.table import load
-from binary import ROOT, attnbench, planned, rows
+from binary import ROOT, attnbench, binary, planned, rows
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -52,7 +52,7 @@ def command(*words: str, cwd: Path, env: dict[str, str] | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tracked files and the example, built with warnings as errors."""
+    """The tracked files and the example, its folder compiled with warnings as errors."""
     tree = tmp_path_factory.mktemp("clone") / "attnbench"
     for name in command("git", "ls-files", "-z", cwd=ROOT).split("\0")[:-1]:
         if (ROOT / name).is_file():
@@ -64,19 +64,26 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DATTN_WERROR=ON"]
     options += ["-DATTN_TESTS=OFF", "-DATTN_CUDA=OFF"]
     command("cmake", "-S", ".", "-B", "build/ci", "-G", "Ninja", *options, cwd=tree)
-    command("cmake", "--build", "build/ci", "--target", "attnbench", cwd=tree)
+    command("cmake", "--build", "build/ci", "--target", "attn_impls_cpu", cwd=tree)
     return tree
 
 
 @pytest.fixture
-def own_binary(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNBENCH", str(clone / "build/ci/attnbench"))
+def own_binary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNBENCH", str(binary("attnbench_example")))
 
 
 def test_the_example_is_short() -> None:
     lines = [line for line in example().splitlines() if line.strip()]
     assert 50 <= len(lines) <= 75
     assert backend_file() == Path("impls/cpu/two_pass.cpp")
+
+
+def test_the_file_is_the_whole_change(clone: Path) -> None:
+    registry = (clone / "build/ci/generated/registry.cpp").read_text(encoding="utf-8")
+    assert '{"cpu.two_pass", {}, cpu_two_pass()}' in registry
+    folder = clone / "build/ci/CMakeFiles/attn_impls_cpu.dir"
+    assert (folder / f"{backend_file()}.o").is_file()
 
 
 @pytest.mark.usefixtures("own_binary")
