@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (std::size_t i = 0; i < magic.size(); ++i) {
     if (i >= size || bytes[i] != magic[i]) return 0;
   }
-  if (size == magic.size()) return 0;
+  if (size < magic.size() + 2) return 0;  // without a value there is no vector to overrun
   const std::vector<std::uint8_t> values(data + magic.size() + 1, data + size);
   const std::size_t count = data[magic.size()];
   unsigned sum = 0;
