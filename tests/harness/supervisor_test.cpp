@@ -182,9 +182,9 @@ TEST_F(SupervisorRun, EachFaultCostsItsRowsAndNoOthers) {
 }
 
 TEST_F(SupervisorRun, EarlyReturnConvictsNobodyElse) {
-  plan({"a.honest", "liar.late", "liar.moment", "z.honest"}, "64,300,500");
+  plan({"a.honest", "liar.late", "liar.moment", "z.honest"}, "64,300,500,900");
   const SweepResult result = run_sweep(sweep_, false);
-  for (const std::int64_t n : {64, 300, 500}) {
+  for (const std::int64_t n : {64, 300, 500, 900}) {
     EXPECT_EQ(status_of(result, "a.honest", n), Status::ok);
     EXPECT_EQ(status_of(result, "z.honest", n), Status::ok);
     for (const char* late : {"liar.late", "liar.moment"}) {
