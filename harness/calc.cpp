@@ -188,13 +188,13 @@ Answer flops(const Model& model) {
   Answer answer;
   Rows rows = {{"n", "Q, K, V", "Q Kᵀ", "A V", "W_O", "one layer", "core's share"}};
   if (model.layers > 1) rows[0].push_back(model.layers_text());
-  rows[0].push_back("S in f32");
+  rows[0].emplace_back("S in f32");
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
   for (const Problem& p : model.problems) {
     const AttentionFlops f = attention_flops(p);
     const std::int64_t layer = flops_model(p, Family::attention);
     const std::int64_t score_bytes = bytes_per_element(DType::f32) * score_elements(p);
-    rows.push_back({grouped(p.n_q)});
+    rows.emplace_back().push_back(grouped(p.n_q));
     for (const std::int64_t part : {f.projections, f.scores, f.mixing, f.output, layer}) {
       rows.back().push_back(prefixed(real(part)));
     }

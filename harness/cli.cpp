@@ -292,7 +292,7 @@ BenchmarkFlags take_benchmark_flags(std::vector<std::string>& args) {
                                                   : "use " + found->second));
     }
   }
-  args = rest;
+  args = std::move(rest);
   return flags;
 }
 

@@ -197,6 +197,7 @@ bool PointState::has_sample_of(int round) const {
 
 std::vector<double> PointState::times() const {
   std::vector<double> values;
+  values.reserve(samples.size());
   for (const Sample& sample : samples) values.push_back(sample.time_s);
   return values;
 }

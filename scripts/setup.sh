@@ -14,7 +14,7 @@ Makes this machine ready to build and run attnbench (Debian 12, Ubuntu 24.04 or 
 What is already here stays as it is. A second call changes nothing and takes less than a second.
 
   --dev   also what scripts/test.sh and scripts/lint.sh need: clang with its sanitizers and OpenMP,
-          clang-format, clang-tidy, shellcheck and chromium with its driver from apt; pytest,
+          clang-format, shellcheck and chromium with its driver from apt; clang-tidy, pytest,
           pytest-xdist, hypothesis, selenium, ruff and mypy into .venv
 
 Without apt it prints what is missing and ends with 2. It uses sudo only when not root.
@@ -45,10 +45,10 @@ libraries=(
   libopenblas-openmp-dev:openblas-openmp/cblas.h
 )
 if [ "$dev" = yes ]; then
-  # clang-tidy reads the same -fopenmp as g++ but needs clang's own omp.h; with it comes Archer, which
-  # tells the thread sanitizer what OpenMP orders. llvm-symbolizer gives reports their lines.
+  # With clang's OpenMP comes Archer, which tells the thread sanitizer what OpenMP orders.
+  # llvm-symbolizer gives reports their lines.
   # The report's page is tested in a real browser; its driver speaks to the same version only.
-  commands+=(clang-format:clang-format clang-tidy:run-clang-tidy shellcheck:shellcheck
+  commands+=(clang-format:clang-format shellcheck:shellcheck
     clang:clang++ llvm:llvm-symbolizer chromium:chromium chromium-driver:chromedriver)
   libraries+=(libomp-dev:omp.h libclang-rt-dev:sanitizer/tsan_interface.h)
 fi

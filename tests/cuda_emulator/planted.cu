@@ -2,7 +2,7 @@
 // A list of device backends, two of them honest: each of the others has one fault, which costs it its
 // row and nobody else theirs.
 #include "harness/registry.hpp"
-#include "impls/cuda/naive.cu"  // NOLINT(bugprone-suspicious-include): its kernels do the honest work
+#include "impls/cuda/naive.cu"  // its kernels do the honest work
 #include "tests/cuda_emulator/runtime.hpp"
 
 namespace attn {

@@ -11,6 +11,7 @@ namespace {
 
 std::vector<Sample> rounds(const std::vector<double>& times) {
   std::vector<Sample> samples;
+  samples.reserve(times.size());
   for (std::size_t i = 0; i < times.size(); ++i)
     samples.push_back({0, static_cast<int>(i), times[i], "warm"});
   return samples;

@@ -28,7 +28,7 @@ inline std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 // out [batch, heads, n_q, head_dim_v] of q, k, v read through `q(b, h, i, c)` and alike.
 template <class T, class Q, class K, class V>
-std::vector<T> attention(const Problem& p, Fault fault, Q q, K k, V v) {
+std::vector<T> attention(const Problem& p, Fault fault, const Q& q, const K& k, const V& v) {
   std::vector<T> out(at(p.batch * p.heads * p.n_q * p.head_dim_v));
   T* row = out.data();
   for (std::int64_t b = 0; b < p.batch; ++b) {

@@ -16,7 +16,7 @@
 #include "harness/csv.hpp"
 #include "harness/liars/liar.hpp"
 #include "harness/results.hpp"
-#include "impls/cpu/naive.cpp"  // NOLINT(bugprone-suspicious-include): its kernel is under test
+#include "impls/cpu/naive.cpp"  // its kernel is under test
 
 namespace attn {
 namespace {

@@ -44,7 +44,7 @@ static_assert(sizeof(Counted) == sizeof(float), "it takes a float's place in eve
 
 }  // namespace attn
 
-#include ATTN_BACKEND_FILE  // NOLINT(bugprone-suspicious-include): its kernel is under test
+#include ATTN_BACKEND_FILE  // its kernel is under test
 
 #include "harness/work.hpp"
 #include "tests/impls/check.hpp"

@@ -4,7 +4,7 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 attn_test(conformance_test THREADED SOURCES impls/conformance_test.cpp LIBS ${ATTN_BACKENDS} attn_harness
   FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv")
 
-# Counts and digits need no sanitizer: of the same kernels conformance_test sees every access.
+# Counts, digits and an example need no sanitizer: of the same kernels conformance_test sees every access.
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   # The kernel text of each cpu backend on a counting scalar, one program each.
   file(GLOB ATTN_CPU_FILES CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
@@ -17,19 +17,22 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
 
   # `omp simd` only: no thread is started.
   attn_test(vector_math_test SOURCES impls/vector_math_test.cpp FLAGS -O3 -march=native -fno-trapping-math -fopenmp-simd)
-endif()
 
-# The README's backend as it stands there, beside one that it is compared with.
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/README.md)
-file(READ ${CMAKE_SOURCE_DIR}/README.md ATTN_README)
-string(REGEX MATCH "<!-- example:begin -->\n```cpp\n(.*)```\n<!-- example:end -->" ATTN_EXAMPLE "${ATTN_README}")
-set(ATTN_EXAMPLE "${CMAKE_MATCH_1}")
-file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/two_pass.cpp CONTENT "@ATTN_EXAMPLE@" @ONLY)
-attn_list(example_registry cpu.naive cpu.two_pass)
-add_executable(attnbench_example ${CMAKE_SOURCE_DIR}/harness/main.cpp
-  ${CMAKE_CURRENT_BINARY_DIR}/generated/two_pass.cpp ${CMAKE_SOURCE_DIR}/impls/cpu/naive.cpp)
-target_compile_options(attnbench_example PRIVATE ${ATTN_FOLDER_cpu_FLAGS})
-target_link_libraries(attnbench_example PRIVATE example_registry attn_device attn_harness attn_warnings)
+  # The README's backend as it stands there, beside one that it is compared with.
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/README.md)
+  file(READ ${CMAKE_SOURCE_DIR}/README.md ATTN_README)
+  string(REGEX MATCH "<!-- example:begin -->\n```cpp\n(.*)```\n<!-- example:end -->" ATTN_EXAMPLE "${ATTN_README}")
+  set(ATTN_EXAMPLE "${CMAKE_MATCH_1}")
+  if(NOT ATTN_EXAMPLE)
+    message(FATAL_ERROR "README.md: no C++ between <!-- example:begin --> and <!-- example:end -->; the tests compile it")
+  endif()
+  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/generated/two_pass.cpp CONTENT "@ATTN_EXAMPLE@" @ONLY)
+  attn_list(example_registry cpu.naive cpu.two_pass)
+  add_executable(attnbench_example ${CMAKE_SOURCE_DIR}/harness/main.cpp
+    ${CMAKE_CURRENT_BINARY_DIR}/generated/two_pass.cpp ${CMAKE_SOURCE_DIR}/impls/cpu/naive.cpp)
+  target_compile_options(attnbench_example PRIVATE ${ATTN_FOLDER_cpu_FLAGS})
+  target_link_libraries(attnbench_example PRIVATE example_registry attn_device attn_harness attn_warnings)
+endif()
 
 if(ATTN_HAVE_BLAS)
   file(GLOB ATTN_BLAS_FILES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/impls/blas/*.cpp)
