@@ -42,7 +42,7 @@ commands=(g++:g++ cmake:cmake ninja-build:ninja git:git)
 libraries=(
   libbenchmark-dev:benchmark/benchmark.h libfmt-dev:fmt/format.h libcli11-dev:CLI/CLI.hpp
   nlohmann-json3-dev:nlohmann/json.hpp libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h
-  libopenblas-openmp-dev:openblas-openmp/cblas.h
+  libopenblas-openmp-dev:openblas-openmp/cblas.h libhwy-dev:hwy/highway.h
 )
 if [ "$dev" = yes ]; then
   # With clang's OpenMP comes Archer, which tells the thread sanitizer what OpenMP orders.

@@ -56,11 +56,12 @@ struct MustRun {
   }
 };
 
+// A folder is a feature of the build where one of its backends is built.
 bool has_feature(const std::string& feature) {
-#ifdef ATTN_HAVE_BLAS
-  if (feature == "blas") return true;
-#endif
-  return feature == "any";
+  const std::vector<Entry>& entries = registry();
+  return feature == "any" || std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
+           return entry.built() && std::string(entry.name).starts_with(feature + ".");
+         });
 }
 
 std::vector<MustRun> must_run() {

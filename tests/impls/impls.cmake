@@ -15,6 +15,10 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
       FLAGS -DATTN_BACKEND_FILE="${file}" -DATTN_BACKEND=cpu_${stem} -DATTN_SUITE=Counting_${stem})
   endforeach()
 
+  if(ATTN_HAVE_HWY)
+    attn_test(exp_test SOURCES impls/exp_test.cpp LIBS hwy::hwy FLAGS ${ATTN_FOLDER_simd_FLAGS})
+  endif()
+
   # `omp simd` only: no thread is started.
   attn_test(vector_math_test SOURCES impls/vector_math_test.cpp FLAGS -O3 -march=native -fno-trapping-math -fopenmp-simd)
 
@@ -32,6 +36,11 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
     ${CMAKE_CURRENT_BINARY_DIR}/generated/two_pass.cpp ${CMAKE_SOURCE_DIR}/impls/cpu/naive.cpp)
   target_compile_options(attnbench_example PRIVATE ${ATTN_FOLDER_cpu_FLAGS})
   target_link_libraries(attnbench_example PRIVATE example_registry attn_device attn_harness attn_warnings)
+endif()
+
+if(ATTN_HAVE_HWY)
+  attn_test(simd_targets_test SOURCES impls/simd_targets_test.cpp
+    LIBS ${ATTN_BACKENDS} attn_harness FLAGS ${ATTN_FOLDER_simd_FLAGS})
 endif()
 
 if(ATTN_HAVE_BLAS)
