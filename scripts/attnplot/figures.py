@@ -17,6 +17,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullFormatter
 
 from attnplot import drawing, selection
@@ -541,6 +542,7 @@ def layer(table: Table) -> Figure:
     keys = {c.key for c in measured}
     crossed = [c for c in crossover_all(table) if c.a.key in keys and c.b.key in keys and c.n_star]
     crossed.sort(key=lambda c: c.n_star or 0.0)
+    numbers: list[Annotation] = []
     for i, cross in enumerate(crossed, start=1):
         n_star = cross.n_star or 0.0
         y = math.exp(_interpolate(cross.b, n_star))
@@ -556,17 +558,23 @@ def layer(table: Table) -> Figure:
             zorder=6,
             label="_crossover",
         )
-        ax.annotate(
-            str(i),
-            xy=(n_star, y),
-            xytext=(-8, 7),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontweight="bold",
-            zorder=7,
-            bbox={"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none"},
-        )
+        # Rings that nearly touch share one label: two would cover each other.
+        if numbers and _points_apart(ax, numbers[-1].xy, (n_star, y)) < 16:
+            numbers[-1].set_text(f"{numbers[-1].get_text()}, {i}")
+        else:
+            numbers.append(
+                ax.annotate(
+                    str(i),
+                    xy=(n_star, y),
+                    xytext=(-8, 7),
+                    textcoords="offset points",
+                    ha="center",
+                    va="bottom",
+                    fontweight="bold",
+                    zorder=7,
+                    bbox={"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none"},
+                )
+            )
         notes.append(f"({i}) {cross.sentence}")
     drawing.label_ends(ax, ends, 0.048)
     width = measured[0].first.text("d_model")
@@ -574,6 +582,12 @@ def layer(table: Table) -> Figure:
     ax.set_title(f"Layer, d_model {width}: {selection.shape_text(attention)}")
     drawing.footer(figure, notes + drawing.missing_lines(found))
     return figure
+
+
+def _points_apart(ax: Axes, a: tuple[float, float], b: tuple[float, float]) -> float:
+    # Typographic points, of which 72 are an inch, between two places in data coordinates.
+    pixels = math.dist(*ax.transData.transform([a, b]).tolist())
+    return pixels * 72 / ax.figure.dpi
 
 
 def _interpolate(curve: Curve, n: float) -> float:

@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from attnplot import drawing, figures, selection
 from attnplot.palette import KNOWN, order, style
 from attnplot.table import Table, load
-from synthetic import COMPLEXITY, DOUBLING, Run, default_sweep
+from synthetic import COMPLEXITY, DOUBLING, Run, Value, default_sweep
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +142,20 @@ def test_layer_rings_its_crossovers(sweep: Table) -> None:
     assert rings[-1] == pytest.approx(3400, rel=0.05)
     assert "(4) Between n = 128 and 8192 blas.three_step is faster than cpu.rnn" in texts(figure)
     assert {"cpu.rnn", "cpu.lstm", "blas.rnn", "blas.lstm"} < set(named(ax))
+
+
+def test_rings_that_touch_share_a_label() -> None:
+    shape: dict[str, Value] = {"scope": "layer", "d_model": 256}
+    run = Run()
+    run.curve("cpu.naive", lambda n: 1e-8 * n**2, DOUBLING, **shape)
+    run.curve("cpu.online", lambda n: 1.02e-8 * n**2, DOUBLING, **shape)
+    run.curve("blas.three_step", lambda n: 5e-8 * n**2, DOUBLING, **shape)
+    run.curve("cpu.rnn", lambda n: 2e-5 * n, DOUBLING, family="rnn", heads=None, **shape)
+    (ax,) = figures.make(run.table(), "layer").axes
+    assert len(lines_of(ax, "_crossover")) == 3
+    labels = [t.get_text() for t in ax.texts]
+    assert "1" in labels
+    assert "2, 3" in labels
 
 
 def test_few_samples_have_dots_and_no_ribbon() -> None:
