@@ -90,7 +90,7 @@ run_mypy() {
 
 # PyPI's, because from version 22 on it passes over the headers of the system: three times as quick as
 # Debian's 14. Reads the compile commands of preset ci, the harness in large units, so it needs the generated
-# headers but no build. .cu files are left out: clang 14 does not know the CUDA toolkits in use.
+# headers but no build. .cu files are left out: their commands are nvcc's.
 clang_tidy=.venv/bin/clang-tidy
 tidy() {
   cmake --preset ci -B build/tidy -DATTN_UNITY=ON >build/configure-tidy.log 2>&1 ||

@@ -542,7 +542,7 @@ def layer(table: Table) -> Figure:
     keys = {c.key for c in measured}
     crossed = [c for c in crossover_all(table) if c.a.key in keys and c.b.key in keys and c.n_star]
     crossed.sort(key=lambda c: c.n_star or 0.0)
-    numbers: list[Annotation] = []
+    number: Annotation | None = None
     for i, cross in enumerate(crossed, start=1):
         n_star = cross.n_star or 0.0
         y = math.exp(_interpolate(cross.b, n_star))
@@ -559,21 +559,19 @@ def layer(table: Table) -> Figure:
             label="_crossover",
         )
         # Rings that nearly touch share one label: two would cover each other.
-        if numbers and _points_apart(ax, numbers[-1].xy, (n_star, y)) < 16:
-            numbers[-1].set_text(f"{numbers[-1].get_text()}, {i}")
+        if number and _points_apart(ax, number.xy, (n_star, y)) < 16:
+            number.set_text(f"{number.get_text()}, {i}")
         else:
-            numbers.append(
-                ax.annotate(
-                    str(i),
-                    xy=(n_star, y),
-                    xytext=(-8, 7),
-                    textcoords="offset points",
-                    ha="center",
-                    va="bottom",
-                    fontweight="bold",
-                    zorder=7,
-                    bbox={"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none"},
-                )
+            number = ax.annotate(
+                str(i),
+                xy=(n_star, y),
+                xytext=(-8, 7),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontweight="bold",
+                zorder=7,
+                bbox={"boxstyle": "round,pad=0.12", "facecolor": "white", "edgecolor": "none"},
             )
         notes.append(f"({i}) {cross.sentence}")
     drawing.label_ends(ax, ends, 0.048)

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
+#include <cstring>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -30,6 +33,14 @@ std::vector<Subject> subjects() {
   }
   return all;
 }
+
+std::string subject_name(const Subject& subject) {
+  std::string name(subject.entry.name);
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name + "_" + hwy::TargetName(subject.target);
+}
+
+void PrintTo(const Subject& subject, std::ostream* out) { *out << subject_name(subject); }
 
 class SimdTargets : public testing::TestWithParam<Subject> {
  protected:
@@ -84,11 +95,7 @@ TEST_P(SimdTargets, GiveTheSameBitsOnAnyNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryBackend, SimdTargets, testing::ValuesIn(subjects()),
-                         [](const auto& subject) {
-                           std::string name(subject.param.entry.name);
-                           std::replace(name.begin(), name.end(), '.', '_');
-                           return name + "_" + hwy::TargetName(subject.param.target);
-                         });
+                         [](const auto& subject) { return subject_name(subject.param); });
 
 }  // namespace
 }  // namespace attn::test
