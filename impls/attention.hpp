@@ -52,7 +52,9 @@ struct Problem {
     return scale ? *scale : 1.0 / std::sqrt(static_cast<double>(head_dim));
   }
 
-  [[nodiscard]] std::int64_t kv_head(std::int64_t head) const { return head / (heads / heads_kv); }
+  // Query heads that share one KV head.
+  [[nodiscard]] std::int64_t group() const { return heads / heads_kv; }
+  [[nodiscard]] std::int64_t kv_head(std::int64_t head) const { return head / group(); }
 
   // The keys that query i of batch item b sees are 0 ... visible(b, i) - 1: the causal corner lies
   // bottom-right (j <= i + n_kv - n_q), padding ends the row early, and no key at all is legal.

@@ -22,8 +22,6 @@
 namespace attn {
 namespace {
 
-std::int64_t group_of(const Problem& p) { return p.heads / p.heads_kv; }
-
 // Scratch: packed q [n_q, group, d], packed out [n_q, group, d_v], s [n_q * group, n_kv].
 struct Scratch {
   float *q, *out, *s;
@@ -32,7 +30,7 @@ struct Scratch {
 // One block of queries of KV head g. k [n_kv, d], v [n_kv, d_v].
 void three_steps(const Problem& p, const Io& io, std::int64_t b, std::int64_t g, RowBlock block,
                  Scratch scratch) {
-  const std::int64_t group = group_of(p), d = p.head_dim, d_v = p.head_dim_v;
+  const std::int64_t group = p.group(), d = p.head_dim, d_v = p.head_dim_v;
   const std::int64_t first = block.begin * group, rows = block.rows * group;
   float* const s = scratch.s + first * p.n_kv;
   float* const out = scratch.out + first * d_v;
@@ -74,7 +72,7 @@ void three_steps(const Problem& p, const Io& io, std::int64_t b, std::int64_t g,
 }
 
 void attend(const Problem& p, const Io& io, std::int64_t b, std::int64_t g, Scratch scratch) {
-  const std::int64_t group = group_of(p), d = p.head_dim, d_v = p.head_dim_v;
+  const std::int64_t group = p.group(), d = p.head_dim, d_v = p.head_dim_v;
   io.phase("packing");
   for (std::int64_t r = 0; r < p.n_q * group; ++r) {
     std::copy_n(io.q.row<float>(b, g * group + r % group, r / group), d, scratch.q + r * d);
@@ -93,7 +91,7 @@ std::optional<Refusal> refuses(const Problem& p) {
 }
 
 Cost cost(const Problem& p) {
-  const std::int64_t group = group_of(p), d = p.head_dim, d_v = p.head_dim_v;
+  const std::int64_t group = p.group(), d = p.head_dim, d_v = p.head_dim_v;
   Cost cost;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     cost.bytes += 4 * 2 * p.n_q * group * (d + d_v);
@@ -120,7 +118,7 @@ Cost cost(const Problem& p) {
 }
 
 void run(const Problem& p, const Io& io, void* /*state*/, void* scratch) {
-  const std::int64_t rows = p.n_q * group_of(p);
+  const std::int64_t rows = p.n_q * p.group();
   float* const q = static_cast<float*>(scratch);
   float* const out = q + rows * p.head_dim;
   float* const s = out + rows * p.head_dim_v;
