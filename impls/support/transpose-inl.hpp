@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Rows in and out of the lanes of vectors, by squares of 4 x 4, which every set of vector instructions
-// transposes alike; once per instruction set (so included inside foreach_target).
+// Rows into and out of the lanes of vectors, and sums of lanes, by squares of 4 x 4, which every set of
+// vector instructions transposes alike; once per instruction set (so included inside foreach_target).
 #if defined(ATTN_IMPLS_SUPPORT_TRANSPOSE_INL_HPP_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ATTN_IMPLS_SUPPORT_TRANSPOSE_INL_HPP_
 #undef ATTN_IMPLS_SUPPORT_TRANSPOSE_INL_HPP_
@@ -86,6 +86,38 @@ HWY_INLINE void columns_to_rows(const float* columns, std::int64_t dims, const f
       rows[r][c] = T(columns[c * width + r] * factors[r]);
     }
   }
+}
+
+#if HWY_TARGET != HWY_SCALAR
+// Four lanes with the sum of all lanes of x.
+template <class D>
+HWY_INLINE hn::Vec<Four> folded(D d, hn::Vec<D> x) {
+  if constexpr (hn::MaxLanes(D()) == square) {
+    return x;
+  } else {
+    const hn::Half<D> half;
+    return folded(half, hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)));
+  }
+}
+#endif
+
+// sums[i] <- scale times the sum of the lanes of x[i].
+template <int count>
+HWY_INLINE void sums_of_lanes(const hn::Vec<hn::ScalableTag<float>> (&x)[count], float scale,
+                              float* sums) {
+  const hn::ScalableTag<float> f;
+  int i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const Four four;
+  for (; i + square <= count; i += square) {
+    hn::Vec<Four> y[square];
+    for (int k = 0; k < square; ++k) y[k] = folded(f, x[i + k]);
+    transpose(y);
+    const hn::Vec<Four> sum = hn::Add(hn::Add(y[0], y[1]), hn::Add(y[2], y[3]));
+    hn::StoreU(hn::Mul(sum, hn::Set(four, scale)), four, sums + i);
+  }
+#endif
+  for (; i < count; ++i) sums[i] = scale * hn::GetLane(hn::SumOfLanes(f, x[i]));
 }
 
 }  // namespace attn::HWY_NAMESPACE
