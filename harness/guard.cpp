@@ -8,19 +8,29 @@
 #include <limits>
 #include <stdexcept>
 
+#include "harness/elements.hpp"
 #include "harness/work.hpp"
 
 namespace attn {
 
-float* ChangedRow::take(const float* row) {
+float* ChangedRow::take(const void* row) {
   put_back();
-  row_ = const_cast<float*>(row);
-  std::copy_n(row_, saved_.size(), saved_.begin());
-  return row_;
+  row_ = const_cast<void*>(row);
+  read_row(dtype_, row_, static_cast<std::int64_t>(saved_.size()), saved_.data());
+  values_ = saved_;
+  return values_.data();
+}
+
+void ChangedRow::write() {
+  const auto width = static_cast<std::int64_t>(values_.size());
+  write_row(dtype_, values_.data(), width, row_);
+  read_row(dtype_, row_, width, values_.data());
 }
 
 void ChangedRow::put_back() {
-  if (row_ != nullptr) std::copy(saved_.begin(), saved_.end(), row_);
+  if (row_ != nullptr) {
+    write_row(dtype_, saved_.data(), static_cast<std::int64_t>(saved_.size()), row_);
+  }
   row_ = nullptr;
 }
 
@@ -31,7 +41,8 @@ GuardImpl::GuardImpl(Shape& shape, const Output& output, const Safeguards& rules
       problem_(shape.problem()),
       io_(shape.io()),
       out_(output.view()),
-      seed_(shape.seed()) {
+      seed_(shape.seed()),
+      row_(static_cast<std::size_t>(truth_.width)) {
   for (std::size_t r = 0; r < truth_.rows.size(); ++r) {
     const RowId& id = truth_.rows[r];
     if (r == 0 || id.batch != truth_.rows[r - 1].batch || id.head != truth_.rows[r - 1].head) {
@@ -77,13 +88,19 @@ void GuardImpl::still_valid() const {
 
 void GuardImpl::poison(const RowId& id) const {
   if (!rules_.has(Safeguard::guard_row)) return;
-  std::fill_n(out_.row<float>(id.batch, id.head, id.token), truth_.width,
-              std::numeric_limits<float>::quiet_NaN());
+  fill_with_nan(problem_.dtype, truth_.width,
+                row_at(problem_.dtype, out_, id.batch, id.head, id.token));
+}
+
+const std::vector<float>& GuardImpl::output_row(const RowId& id) const {
+  read_row(problem_.dtype, row_at(problem_.dtype, out_, id.batch, id.head, id.token), truth_.width,
+           row_.data());
+  return row_;
 }
 
 std::optional<Finding> GuardImpl::written(const RowId& id) const {
-  const float* got = out_.row<float>(id.batch, id.head, id.token);
-  for (std::int64_t c = 0; c < truth_.width; ++c) {
+  const std::vector<float>& got = output_row(id);
+  for (std::size_t c = 0; c < got.size(); ++c) {
     if (std::isfinite(got[c])) continue;
     return Finding{
         Safeguard::guard_row,
@@ -95,16 +112,16 @@ std::optional<Finding> GuardImpl::written(const RowId& id) const {
 }
 
 // The bound is 8 times the largest error of a plain implementation on rows of the same inputs, plus
-// a floor of about 17 units of f32 rounding, in units of the RMS. A row that follows a change
+// a floor of a few units of rounding, in units of the RMS. A row that follows a change
 // carries one more term, weight times change, with the relative error of one weight; that error is
 // part of what the plain implementation shows on every row, where the terms together are of the
 // size of the RMS. So a term of `moved` is allowed the bound times moved / RMS. A stale row is off
-// by `moved` itself, which the bound (of the order of 1e-5) never reaches.
+// by `moved` itself, which the bound (of the order of 1e-5, in bf16 of 0.1) never reaches.
 std::optional<Finding> GuardImpl::compare(const RowId& id, const double* expected, double moved,
                                           Safeguard rule) const {
-  const float* got = out_.row<float>(id.batch, id.head, id.token);
+  const std::vector<float>& got = output_row(id);
   const double allowed = truth_.bound * std::max(truth_.rms, moved);
-  for (std::int64_t c = 0; c < truth_.width; ++c) {
+  for (std::size_t c = 0; c < got.size(); ++c) {
     const double error = std::abs(static_cast<double>(got[c]) - expected[c]);
     if (error <= allowed) continue;
     if (auto finding = written(id)) return finding;
@@ -143,8 +160,9 @@ class CoreGuard : public GuardImpl {
  public:
   CoreGuard(Shape& shape, const Output& output, const Safeguards& rules)
       : GuardImpl(shape, output, rules),
-        key_row_(problem_.head_dim),
-        value_row_(problem_.head_dim_v),
+        key_row_(problem_.dtype, problem_.head_dim),
+        value_row_(problem_.dtype, problem_.head_dim_v),
+        query_(static_cast<std::size_t>(problem_.head_dim)),
         expected_(static_cast<std::size_t>(problem_.head_dim_v)) {}
 
   void disturb(std::uint64_t lot) override {
@@ -159,9 +177,10 @@ class CoreGuard : public GuardImpl {
     key_ = truth_.heaviest[r];
     batch_ = id.batch;
     kv_head_ = problem_.kv_head(id.head);
-    float* k = key_row_.take(io_.k.row<float>(batch_, kv_head_, key_));
-    float* v = value_row_.take(io_.v.row<float>(batch_, kv_head_, key_));
+    float* k = key_row_.take(row_at(problem_.dtype, io_.k, batch_, kv_head_, key_));
+    float* v = value_row_.take(row_at(problem_.dtype, io_.v, batch_, kv_head_, key_));
     key_moved_ = rules_.has(Safeguard::guard_key) && move_key(r, k);
+    if (key_moved_) key_row_.write();
     if (!rules_.has(Safeguard::guard_value)) return;
     const double unit = truth_.rms > 0 ? truth_.rms : 1.0;
     const auto move = static_cast<float>(2 * unit / weights(r).after);
@@ -170,6 +189,7 @@ class CoreGuard : public GuardImpl {
     for (std::int64_t c = 0; c < problem_.head_dim_v; ++c) {
       v[c] += ((static_cast<std::uint64_t>(c) + sign) % 2 == 0) ? move : -move;
     }
+    value_row_.write();
   }
 
   std::optional<Finding> check() override {
@@ -195,12 +215,17 @@ class CoreGuard : public GuardImpl {
   };
   [[nodiscard]] Weights weights(std::size_t r) const {
     const RowId& id = truth_.rows[r];
-    const float* q = io_.q.row<float>(id.batch, id.head, id.token);
-    const double before = std::exp(logit(key_row_.saved().data(), q) - truth_.log_sum_exp[r]);
-    const double share = std::exp(truth_.log_sum_exp[r] - logit(key_row_.row(), q));
+    const float* q = query(id);
+    const double before = std::exp(logit(key_row_.saved(), q) - truth_.log_sum_exp[r]);
+    const double share = std::exp(truth_.log_sum_exp[r] - logit(key_row_.values(), q));
     if (problem_.visible(id.batch, id.token) == 1) return {1, 1};
     if (!key_moved_) return {before, before};
     return {before, 1 / (1 + std::max(0.0, 1 - before) * share)};
+  }
+  [[nodiscard]] const float* query(const RowId& id) const {
+    read_row(problem_.dtype, row_at(problem_.dtype, io_.q, id.batch, id.head, id.token),
+             problem_.head_dim, query_.data());
+    return query_.data();
   }
   [[nodiscard]] double logit(const float* k, const float* q) const {
     double dot = 0;
@@ -209,10 +234,9 @@ class CoreGuard : public GuardImpl {
   }
 
   // k += t q raises the logit by t scale |q|^2. The step stays within twice the key's own length, so
-  // that f32 computes the changed row as well as any other. False where nothing was moved.
+  // that the dtype holds the changed row as well as any other. False where nothing was moved.
   bool move_key(std::size_t r, float* k) const {
-    const RowId& id = truth_.rows[r];
-    const float* q = io_.q.row<float>(id.batch, id.head, id.token);
+    const float* q = query(truth_.rows[r]);
     const double before = logit(k, q);
     const double rest = 1 - std::exp(before - truth_.log_sum_exp[r]);
     double q_squared = 0;
@@ -232,19 +256,19 @@ class CoreGuard : public GuardImpl {
   [[nodiscard]] std::optional<Finding> follows(std::size_t r, bool second) {
     const RowId& id = truth_.rows[r];
     const Safeguard blind = second ? Safeguard::guard_second_row : Safeguard::guard_row;
-    if (key_row_.row() == nullptr || id.batch != batch_ || problem_.kv_head(id.head) != kv_head_ ||
+    if (!key_row_.active() || id.batch != batch_ || problem_.kv_head(id.head) != kv_head_ ||
         key_ >= problem_.visible(id.batch, id.token)) {
       return compare(id, truth_.row(r), 0, blind);
     }
     const Weights w = weights(r);
     // One key has all the weight and loses it: what is left is a difference of rounding.
     if (w.after != w.before && 1 - w.before < 1e-6) return written(id);
-    const double moved = expect(r, w.before, w.after, value_row_.row());
+    const double moved = expect(r, w.before, w.after, value_row_.values());
     auto wrong = compare(id, expected_.data(), moved, blind);
     if (!wrong || second || moved == 0 || written(id)) return wrong;
     // Is it the row of before, with regard to k, to v, or to both?
     const auto is = [&](double weight, const ChangedRow& row, bool old) {
-      expect(r, w.before, weight, old ? row.saved().data() : row.row());
+      expect(r, w.before, weight, old ? row.saved() : row.values());
       return !compare(id, expected_.data(), moved, blind);
     };
     if (is(w.before, value_row_, false)) {
@@ -275,6 +299,7 @@ class CoreGuard : public GuardImpl {
 
   ChangedRow key_row_;
   ChangedRow value_row_;
+  mutable std::vector<float> query_;
   std::vector<double> expected_;
   std::size_t second_ = none;
   std::int64_t batch_ = 0;

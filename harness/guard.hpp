@@ -14,23 +14,29 @@
 
 namespace attn {
 
-// One changed input row that can be put back.
+// One changed input row that can be put back, as f32 whatever its dtype.
 class ChangedRow {
  public:
-  explicit ChangedRow(std::int64_t width) : saved_(static_cast<std::size_t>(width)) {}
+  ChangedRow(DType dtype, std::int64_t width)
+      : dtype_(dtype), saved_(static_cast<std::size_t>(width)), values_(saved_) {}
   ~ChangedRow() { put_back(); }
   ChangedRow(const ChangedRow&) = delete;
   ChangedRow& operator=(const ChangedRow&) = delete;
 
-  // Saves `row` [width] and returns it for writing: the memory is the shape's and not constant.
-  float* take(const float* row);
+  // Saves `row` [width], whose memory is the shape's and not constant, and returns a copy to change.
+  float* take(const void* row);
+  // Writes the changed copy into the row, and makes it what the row then holds.
+  void write();
   void put_back();
-  [[nodiscard]] const float* row() const { return row_; }  // null: nothing is changed
-  [[nodiscard]] const std::vector<float>& saved() const { return saved_; }
+  [[nodiscard]] bool active() const { return row_ != nullptr; }
+  [[nodiscard]] const float* values() const { return values_.data(); }
+  [[nodiscard]] const float* saved() const { return saved_.data(); }
 
  private:
+  DType dtype_;
   std::vector<float> saved_;
-  float* row_ = nullptr;
+  std::vector<float> values_;
+  void* row_ = nullptr;
 };
 
 class GuardImpl {
@@ -48,6 +54,7 @@ class GuardImpl {
   [[nodiscard]] std::optional<Finding> compare(const RowId& id, const double* expected,
                                                double moved, Safeguard rule) const;
   [[nodiscard]] std::optional<Finding> written(const RowId& id) const;
+  [[nodiscard]] const std::vector<float>& output_row(const RowId& id) const;  // until the next call
   void still_valid() const;
 
   // The truth's rows fall into groups, one of each (batch, head). `pick` gives every group a
@@ -72,6 +79,7 @@ class GuardImpl {
   std::vector<std::size_t> first_;    // truth row of each group, and the end
   std::vector<std::size_t> group_;    // of each truth row
   std::vector<std::size_t> movable_;  // truth rows with a heaviest key
+  mutable std::vector<float> row_;    // of the output, as f32
 };
 
 // y [outputs] = weights [outputs, inputs] x, in double.

@@ -30,7 +30,7 @@ class LayerGuard : public GuardImpl {
         k_width_(problem_.heads_kv * problem_.head_dim),
         v_width_(problem_.heads_kv * problem_.head_dim_v),
         mixed_width_(problem_.heads * problem_.head_dim_v),
-        changed_(problem_.d_model),
+        changed_(problem_.dtype, problem_.d_model),
         k_(size(k_width_)),
         v_(size(v_width_)),
         mixed_(size(mixed_width_)),
@@ -52,19 +52,20 @@ class LayerGuard : public GuardImpl {
     }
     float* row = changed_.take(source_.row<float>(truth_.rows[changer_].batch, 0, key));
     fill_row(lot, TensorId::change, 0, InputDist::normal, 1.0, {row, size(problem_.d_model)});
+    changed_.write();
   }
 
   std::optional<Finding> check() override {
     std::optional<Finding> wrong;
-    if (active_ && changed_.row() != nullptr) {
-      multiply(io_.parameters.w_k, k_width_, problem_.d_model, changed_.row(), k_.data());
-      multiply(io_.parameters.w_v, v_width_, problem_.d_model, changed_.row(), v_.data());
+    if (active_ && changed_.active()) {
+      multiply(io_.parameters.w_k, k_width_, problem_.d_model, changed_.values(), k_.data());
+      multiply(io_.parameters.w_v, v_width_, problem_.d_model, changed_.values(), v_.data());
       wrong = follows(changer_, Safeguard::guard_token);
       if (!wrong && second_ != none) wrong = follows(second_, Safeguard::guard_second_row);
     }
     for (const std::size_t r : guarded_) {
       if (!active_ || wrong) break;
-      if (r == changer_ && changed_.row() != nullptr) continue;
+      if (r == changer_ && changed_.active()) continue;
       wrong = compare(truth_.rows[r], truth_.row(r), 0, Safeguard::guard_row);
     }
     changed_.put_back();
@@ -135,7 +136,7 @@ class RecurrenceGuard : public GuardImpl {
   RecurrenceGuard(Shape& shape, const Output& output, const Safeguards& rules)
       : GuardImpl(shape, output, rules),
         d_(problem_.d_model),
-        changed_(d_),
+        changed_(problem_.dtype, d_),
         h_(size(d_)),
         c_(size(d_)),
         row_(size(problem_.batch), none),
@@ -159,6 +160,7 @@ class RecurrenceGuard : public GuardImpl {
     item_ = truth_.last_steps[random_bits(lot, 0) % truth_.last_steps.size()].batch;
     float* row = changed_.take(io_.x.row<float>(item_, 0, problem_.n_q - 1));
     fill_row(lot, TensorId::change, 0, InputDist::normal, 1.0, {row, size(d_)});
+    changed_.write();
   }
 
   std::optional<Finding> check() override {
@@ -167,7 +169,7 @@ class RecurrenceGuard : public GuardImpl {
       const RowId id{b, 0, problem_.n_q - 1};
       if (row_[size(b)] == none) {
         wrong = written(id);
-      } else if (changed_.row() != nullptr && b == item_) {
+      } else if (changed_.active() && b == item_) {
         wrong = follows(id);
       } else {
         wrong = compare(id, truth_.row(row_[size(b)]), 0, Safeguard::guard_row);
@@ -183,7 +185,7 @@ class RecurrenceGuard : public GuardImpl {
     const LastStep& step = truth_.last_steps[step_[size(id.batch)]];
     const auto width = static_cast<std::int64_t>(w_x_.size());
     const auto* bias = static_cast<const float*>(io_.parameters.b);
-    multiply(io_.parameters.w, width, d_, changed_.row(), w_x_.data());
+    multiply(io_.parameters.w, width, d_, changed_.values(), w_x_.data());
     for (std::int64_t o = 0; o < width; ++o) w_x_[size(o)] += static_cast<double>(bias[o]);
     std::copy(step.h.begin(), step.h.end(), h_.begin());
     std::copy(step.c.begin(), step.c.end(), c_.begin());

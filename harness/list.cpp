@@ -29,7 +29,7 @@ constexpr std::array<std::pair<Status, std::string_view>, 10> status_meanings = 
      {Status::timeout, "a call did not end in time, twice"},
      {Status::error, "crashed, or broke the contract"}}};
 
-// Why the backend does not run here; empty when it does.
+// Why the backend does not run here; empty when it does, in whatever dtype.
 std::string why_not(const Entry& entry) {
   if (!entry.built()) return std::string(entry.missing);
   Problem problem;
@@ -37,8 +37,14 @@ std::string why_not(const Entry& entry) {
   problem.n_q = problem.n_kv = 128;
   problem.d_model = 64;
   problem.memory = entry.backend.memory;
-  const auto refusal = refuses(entry.backend, problem);
-  return refusal ? refusal->sentence : "";
+  std::string why;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    problem.dtype = dtype;
+    const auto refusal = refuses(entry.backend, problem);
+    if (!refusal) return "";
+    if (why.empty()) why = refusal->sentence;
+  }
+  return why;
 }
 
 std::string flags_of(const Backend& backend) {

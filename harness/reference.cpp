@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "harness/elements.hpp"
 #include "harness/inputs.hpp"
 #include "harness/reference_math.hpp"
 #include "harness/work.hpp"
@@ -73,8 +74,12 @@ Sample sample_rows(std::int64_t batch, std::int64_t heads, std::int64_t n_q, dou
   return sample;
 }
 
-std::vector<float> core(const Problem& problem, const Io& io, std::uint64_t seed,
-                        Shape::Truth& truth) {
+namespace {
+
+// The elements of q, k and v are of type Element.
+template <class Element>
+std::vector<float> core_of(const Problem& problem, const Io& io, std::uint64_t seed,
+                           Shape::Truth& truth) {
   const double pairs_per_row =
       static_cast<double>(problem.pairs()) /
       std::max(1.0, static_cast<double>(problem.batch) * static_cast<double>(problem.n_q));
@@ -93,6 +98,7 @@ std::vector<float> core(const Problem& problem, const Io& io, std::uint64_t seed
   std::vector<float> plain(count * width);
 
   std::vector<double> q(static_cast<std::size_t>(problem.head_dim));
+  std::vector<float> plain_q(q.size());
   std::vector<double> weights(static_cast<std::size_t>(problem.n_kv));
   std::vector<float> plain_weights(static_cast<std::size_t>(problem.n_kv));
   std::vector<double> sums;
@@ -100,11 +106,12 @@ std::vector<float> core(const Problem& problem, const Io& io, std::uint64_t seed
   for (std::size_t r = 0; r < count; ++r) {
     const RowId row = truth.rows[r];
     const std::int64_t g = problem.kv_head(row.head);
-    const float* query = io.q.row<float>(row.batch, row.head, row.token);
-    const float* k = io.k.row<float>(row.batch, g, 0);
-    const float* v = io.v.row<float>(row.batch, g, 0);
+    const Element* query = io.q.row<Element>(row.batch, row.head, row.token);
+    const Element* k = io.k.row<Element>(row.batch, g, 0);
+    const Element* v = io.v.row<Element>(row.batch, g, 0);
     const std::int64_t visible = problem.visible(row.batch, row.token);
     std::copy_n(query, problem.head_dim, q.begin());
+    std::copy_n(query, problem.head_dim, plain_q.begin());
     double* out = truth.values.data() + r * width;
     truth.log_sum_exp[r] = attention_row(problem, q.data(), k, io.k.token_stride, v,
                                          io.v.token_stride, visible, weights.data(), out);
@@ -112,8 +119,10 @@ std::vector<float> core(const Problem& problem, const Io& io, std::uint64_t seed
       truth.heaviest[r] =
           std::max_element(weights.begin(), weights.begin() + visible) - weights.begin();
     }
-    attention_row(problem, query, k, io.k.token_stride, v, io.v.token_stride, visible,
-                  plain_weights.data(), plain.data() + r * width);
+    float* plain_out = plain.data() + r * width;
+    attention_row(problem, plain_q.data(), k, io.k.token_stride, v, io.v.token_stride, visible,
+                  plain_weights.data(), plain_out);
+    std::transform(plain_out, plain_out + width, plain_out, [](float z) { return Element(z); });
 
     // Rows of one head come in order of their token, so the visible keys only grow.
     if (r == 0 || row.head != truth.rows[r - 1].head || row.batch != truth.rows[r - 1].batch) {
@@ -122,7 +131,7 @@ std::vector<float> core(const Problem& problem, const Io& io, std::uint64_t seed
     }
     const auto add_up_to = [&](std::int64_t end, std::vector<double>& into) {
       for (std::int64_t j = summed; j < end; ++j) {
-        const float* value = v + j * io.v.token_stride;
+        const Element* value = v + j * io.v.token_stride;
         for (std::size_t c = 0; c < width; ++c) into[c] += static_cast<double>(value[c]);
       }
     };
@@ -147,6 +156,15 @@ std::vector<float> core(const Problem& problem, const Io& io, std::uint64_t seed
     }
   }
   return plain;
+}
+
+}  // namespace
+
+std::vector<float> core(const Problem& problem, const Io& io, std::uint64_t seed,
+                        Shape::Truth& truth) {
+  return with_element(problem.dtype, [&]<class Element>(Element) {
+    return core_of<Element>(problem, io, seed, truth);
+  });
 }
 
 Shape::Truth compute(const Problem& problem, Family family, const Io& io, std::uint64_t seed) {
@@ -194,13 +212,6 @@ Shape::Truth compute(const Problem& problem, Family family, const Io& io, std::u
   return truth;
 }
 
-double error_bound(DType dtype, double plain_error) {
-  constexpr double epsilon_bf16 = 0x1p-7;
-  constexpr double epsilon_f16 = 0x1p-10;
-  double floor = 2e-6;
-  if (dtype == DType::bf16) floor = 2 * epsilon_bf16;
-  if (dtype == DType::f16) floor = 2 * epsilon_f16;
-  return 8 * plain_error + floor;
-}
+double error_bound(DType dtype, double plain_error) { return 8 * plain_error + error_floor(dtype); }
 
 }  // namespace attn::reference

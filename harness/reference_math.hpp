@@ -26,7 +26,7 @@ void scaled_dots(const T* q, const Input* keys, std::int64_t stride, std::int64_
       float sums[8] = {};
       const Input* key = keys + j * stride;
       for (std::int64_t c = 0; c < head_dim; ++c) {
-        for (int u = 0; u < 8; ++u) sums[u] += q[c] * key[u * stride + c];
+        for (int u = 0; u < 8; ++u) sums[u] += q[c] * static_cast<T>(key[u * stride + c]);
       }
       for (int u = 0; u < 8; ++u) logits[j + u] = sums[u] * scale;
     }
@@ -38,7 +38,7 @@ void scaled_dots(const T* q, const Input* keys, std::int64_t stride, std::int64_
 #pragma omp simd reduction(+ : sum)
       for (std::int64_t c = 0; c < head_dim; ++c) sum += q[c] * static_cast<T>(key[c]);
     } else {
-      for (std::int64_t c = 0; c < head_dim; ++c) sum += q[c] * key[c];
+      for (std::int64_t c = 0; c < head_dim; ++c) sum += q[c] * static_cast<T>(key[c]);
     }
     logits[j] = sum * scale;
   }
@@ -46,7 +46,8 @@ void scaled_dots(const T* q, const Input* keys, std::int64_t stride, std::int64_
 
 // One query against its visible keys: q [head_dim], keys [visible, head_dim], values [visible,
 // head_dim_v] with rows `*_stride` apart, out [head_dim_v]. `weights` [visible] receives the
-// softmax. Returns the log-sum-exp. A query that sees no key gives zeros and -infinity.
+// softmax. Returns the log-sum-exp. A query that sees no key gives zeros and -infinity. In float the
+// weights meet the values rounded to Input, as in every kernel of a 16-bit dtype.
 template <class T, class Input>
 T attention_row(const Problem& problem, const T* q, const Input* keys, std::int64_t key_stride,
                 const Input* values, std::int64_t value_stride, std::int64_t visible, T* weights,
@@ -64,6 +65,9 @@ T attention_row(const Problem& problem, const T* q, const Input* keys, std::int6
     sum += weights[j];
   }
   for (std::int64_t j = 0; j < visible; ++j) weights[j] /= sum;
+  if constexpr (std::is_same_v<T, float>) {
+    std::transform(weights, weights + visible, weights, [](float a) { return Input(a); });
+  }
 
   std::int64_t j = 0;
   for (; j + 4 <= visible; j += 4) {

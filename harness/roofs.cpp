@@ -140,7 +140,9 @@ double fma_f32_chunk() {
 }
 #endif
 
-#if defined(__AVX512BF16__)
+// Where there are tiles (AMX), the dot product of vectors is not the peak.
+#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+#define ATTN_BF16_PEAK
 double fma_bf16_chunk() {
   std::int64_t steps = fma_steps;
   const float zero = 0;
@@ -355,7 +357,7 @@ std::string_view unit(Roof::Kind kind) {
 }
 
 bool roof_available(const Roof& roof) {
-#if defined(__AVX512BF16__)
+#ifdef ATTN_BF16_PEAK
   constexpr bool bf16_dot_product = true;
 #else
   constexpr bool bf16_dot_product = false;
@@ -376,7 +378,7 @@ double measure_roof(const Roof& roof, double seconds) {
   const int threads = set_threads(roof.threads);
   switch (roof.kind) {
     case Roof::Kind::fma:
-#if defined(__AVX512BF16__)
+#ifdef ATTN_BF16_PEAK
       if (roof.dtype == DType::bf16) return measure_fma(threads, fma_bf16_chunk, seconds) / 1e9;
 #endif
       return measure_fma(threads, fma_f32_chunk, seconds) / 1e9;

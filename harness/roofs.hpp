@@ -28,7 +28,8 @@ struct Roof {
 std::string_view name(Roof::Kind kind);  // "fma", "gemm", "read", "triad", "copy"
 std::string_view unit(Roof::Kind kind);  // "gflops" or "gbps", powers of ten
 
-// Whether this build and the host have it: gemm needs BLAS and f32, fma in bf16 needs AVX512-BF16.
+// Whether this build and the host have it: gemm needs BLAS and f32, fma in bf16 needs AVX512-BF16 and
+// no AMX, whose tiles multiply faster and are not measured.
 bool roof_available(const Roof& roof);
 
 // One sample of about `seconds` (10 to 20 ms do; a GEMM call is never cut short): the best of

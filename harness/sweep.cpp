@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -100,21 +101,26 @@ std::int64_t device_bytes(const Point& point) {
 }
 
 std::vector<Roof> roofs_of(const Sweep& sweep) {
-  std::set<int> threads;
+  std::map<int, std::set<DType>> dtypes;  // in use on so many threads
   bool device = false;
   for (const Point& point : sweep.points) {
     if (point.problem.memory == Memory::host) {
-      threads.insert(point.problem.threads);
+      dtypes[point.problem.threads].insert(point.problem.dtype);
     } else {
       device = true;
     }
   }
   std::vector<Roof> roofs;
-  for (const int count : threads) {
+  const auto add = [&](const Roof& roof) {
+    if (roof_available(roof)) roofs.push_back(roof);
+  };
+  for (const auto& [threads, used] : dtypes) {
     for (const Roof::Kind kind :
          {Roof::Kind::fma, Roof::Kind::gemm, Roof::Kind::read, Roof::Kind::triad}) {
-      const Roof roof{kind, DType::f32, count};
-      if (roof_available(roof)) roofs.push_back(roof);
+      add({kind, DType::f32, threads});
+    }
+    for (const DType dtype : used) {
+      if (dtype != DType::f32) add({Roof::Kind::fma, dtype, threads});
     }
   }
   if (device) {

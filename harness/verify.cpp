@@ -9,6 +9,7 @@
 #include <limits>
 #include <stdexcept>
 
+#include "harness/elements.hpp"
 #include "harness/reference.hpp"
 #include "harness/work.hpp"
 
@@ -21,8 +22,8 @@ bool layer_scope(const Problem& problem, Family family) {
   return problem.scope == Scope::layer || is_recurrent(family) || family == Family::convolution;
 }
 
-std::size_t bytes_of(std::int64_t elements) {
-  return static_cast<std::size_t>(elements) * sizeof(float);
+std::size_t bytes_of(DType dtype, std::int64_t elements) {
+  return static_cast<std::size_t>(elements * bytes_per_element(dtype));
 }
 
 template <class AnyView>
@@ -36,13 +37,26 @@ AnyView contiguous(void* data, std::int64_t heads, std::int64_t tokens, std::int
 }
 
 // Rows are made alone, so any number of threads gives the same tensor. Below a million elements
-// starting the threads costs more than it saves.
-void fill_tensor(std::uint64_t seed, TensorId tensor, InputDist dist, double scale,
-                 std::int64_t rows, std::int64_t width, float* data) {
-#pragma omp parallel for schedule(static) if (rows * width > std::int64_t{1} << 20)
-  for (std::int64_t r = 0; r < rows; ++r) {
-    fill_row(seed, tensor, r, dist, scale, {data + r * width, static_cast<std::size_t>(width)});
-  }
+// starting the threads costs more than it saves. Those of a 16-bit dtype are the f32 rows, rounded.
+void fill_tensor(std::uint64_t seed, TensorId tensor, InputDist dist, double scale, DType dtype,
+                 std::int64_t rows, std::int64_t width, void* data) {
+  with_element(dtype, [&]<class Element>(Element) {
+    const auto size = static_cast<std::size_t>(width);
+#pragma omp parallel if (rows * width > std::int64_t{1} << 20)
+    {
+      std::vector<float> values(std::is_same_v<Element, float> ? 0 : size);
+#pragma omp for schedule(static)
+      for (std::int64_t r = 0; r < rows; ++r) {
+        Element* row = static_cast<Element*>(data) + r * width;
+        if constexpr (std::is_same_v<Element, float>) {
+          fill_row(seed, tensor, r, dist, scale, {row, size});
+        } else {
+          fill_row(seed, tensor, r, dist, scale, values);
+          write_row(dtype, values.data(), width, row);
+        }
+      }
+    }
+  });
 }
 
 // "batch item 0, head 3, row 17" or, where a row has no head, "batch item 0, row 17".
@@ -71,22 +85,25 @@ struct Shape::Impl {
 
   ConstView input(TensorId id, std::int64_t heads, std::int64_t tokens, std::int64_t width) {
     const std::int64_t rows = problem.batch * heads * tokens;
-    inputs.push_back({FencedBuffer(bytes_of(rows * width), protection), id, rows, width});
+    inputs.push_back(
+        {FencedBuffer(bytes_of(problem.dtype, rows * width), protection), id, rows, width});
     return contiguous<ConstView>(inputs.back().buffer.data(), heads, tokens, width);
   }
 
   // Normal with a standard deviation of 1 / sqrt(fan_in), row-major [rows, width].
   const void* weight(TensorId id, std::int64_t rows, std::int64_t width, std::int64_t fan_in) {
-    weights.push_back({FencedBuffer(bytes_of(rows * width), protection), id, rows, width});
-    float* data = weights.back().buffer.floats();
+    weights.push_back(
+        {FencedBuffer(bytes_of(problem.dtype, rows * width), protection), id, rows, width});
+    void* data = weights.back().buffer.data();
     const double scale = 1.0 / std::sqrt(static_cast<double>(std::max<std::int64_t>(1, fan_in)));
-    fill_tensor(seed, id, InputDist::normal, scale, rows, width, data);
+    fill_tensor(seed, id, InputDist::normal, scale, problem.dtype, rows, width, data);
     return data;
   }
 
   void fill_inputs(std::uint64_t with) {
     for (const Tensor& tensor : inputs) {
-      fill_tensor(with, tensor.id, dist, 1.0, tensor.rows, tensor.width, tensor.buffer.floats());
+      fill_tensor(with, tensor.id, dist, 1.0, problem.dtype, tensor.rows, tensor.width,
+                  tensor.buffer.data());
     }
   }
 };
@@ -94,8 +111,8 @@ struct Shape::Impl {
 Shape::Shape(const Problem& problem, Family family, std::uint64_t seed, InputDist dist,
              const Safeguards& rules)
     : impl_(std::make_unique<Impl>()) {
-  if (problem.dtype != DType::f32) {
-    throw std::invalid_argument("inputs and reference exist for f32 only");
+  if (problem.dtype != DType::f32 && layer_scope(problem, family)) {
+    throw std::invalid_argument("inputs and reference of a layer exist for f32 only");
   }
   Impl& impl = *impl_;
   impl.problem = problem;
@@ -173,21 +190,21 @@ Shape::Truth& Shape::truth() {
 }
 
 Output::Output(const Problem& p, Family family, const Safeguards& rules)
-    : layer_(layer_scope(p, family)) {
+    : dtype_(p.dtype), layer_(layer_scope(p, family)) {
   const bool attention_layer = !is_recurrent(family) && family != Family::convolution;
   const std::int64_t heads = layer_ ? 1 : p.heads;
   std::int64_t width = p.head_dim_v;
   if (layer_) {
     width = attention_layer && !p.output_projection ? p.heads * p.head_dim_v : p.d_model;
   }
-  buffer_ = FencedBuffer(bytes_of(p.batch * heads * p.n_q * width),
+  buffer_ = FencedBuffer(bytes_of(dtype_, p.batch * heads * p.n_q * width),
                          rules.has(Safeguard::protected_pages));
   view_ = contiguous<View>(buffer_.data(), heads, p.n_q, width);
 }
 
 void Output::poison() {
-  std::fill_n(buffer_.floats(), buffer_.size() / sizeof(float),
-              std::numeric_limits<float>::quiet_NaN());
+  const auto elements = static_cast<std::int64_t>(buffer_.size()) / bytes_per_element(dtype_);
+  fill_with_nan(dtype_, elements, buffer_.data());
 }
 
 void Output::attach(Io& io) const { (layer_ ? io.y : io.out) = view_; }
@@ -200,6 +217,7 @@ struct Scan {
   double zero_share = 0;
 };
 
+template <class Element>
 Scan scan(const Shape& shape, const Output& output) {
   const Problem& p = shape.problem();
   const bool masked = !is_recurrent(shape.family());
@@ -209,7 +227,7 @@ Scan scan(const Shape& shape, const Output& output) {
   Scan result;
   std::int64_t zeros = 0;
   std::int64_t seen = 0;
-  const float* row = static_cast<const float*>(view.data);
+  const auto* row = static_cast<const Element*>(view.data);
   std::int64_t number = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
     for (std::int64_t h = 0; h < heads; ++h) {
@@ -217,7 +235,7 @@ Scan scan(const Shape& shape, const Output& output) {
         std::int64_t row_zeros = 0;
         std::int64_t row_not_finite = 0;
         for (std::int64_t c = 0; c < width; ++c) {
-          const auto bits = std::bit_cast<std::uint32_t>(row[c]);
+          const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(row[c]));
           row_not_finite += (bits & 0x7f800000) == 0x7f800000 ? 1 : 0;
           row_zeros += (bits & 0x7fffffff) == 0 ? 1 : 0;
         }
@@ -241,6 +259,7 @@ Scan scan(const Shape& shape, const Output& output) {
 Check verify(Shape& shape, const Output& output, const Safeguards& rules) {
   const Shape::Truth& truth = shape.truth();
   const View view = output.view();
+  const DType dtype = shape.problem().dtype;
   const bool heads = !layer_scope(shape.problem(), shape.family());
   Check check;
   check.mode = truth.mode;
@@ -256,44 +275,50 @@ Check verify(Shape& shape, const Output& output, const Safeguards& rules) {
     return check;
   };
 
-  const Scan found = scan(shape, output);
+  std::vector<float> got(static_cast<std::size_t>(truth.width));
+  const auto read = [&](const RowId& id) {
+    read_row(dtype, row_at(dtype, view, id.batch, id.head, id.token), truth.width, got.data());
+  };
+
+  const Scan found =
+      with_element(dtype, [&]<class Element>(Element) { return scan<Element>(shape, output); });
   if (found.not_finite >= 0 && rules.has(Safeguard::finite_scan)) {
     const std::int64_t token = found.not_finite / truth.width;
     const std::int64_t per_head = view.head_stride / truth.width;
     const std::int64_t per_item = view.batch_stride / truth.width;
     const RowId row{token / per_item, token % per_item / per_head, token % per_head};
     check.err_max_abs = check.err_scaled = std::numeric_limits<double>::infinity();
-    const float value = static_cast<const float*>(view.data)[found.not_finite];
+    read(row);
+    const auto c = static_cast<std::size_t>(found.not_finite % truth.width);
     return fail(
         Check::Verdict::mismatch, Safeguard::finite_scan,
-        fmt::format("{}, element {} is {}", place(row, heads), found.not_finite % truth.width,
-                    std::isnan(value) ? "NaN: never written, or a NaN was computed" : "infinite"));
+        fmt::format("{}, element {} is {}", place(row, heads), c,
+                    std::isnan(got[c]) ? "NaN: never written, or a NaN was computed" : "infinite"));
   }
 
   std::size_t worst = 0;
   for (std::size_t r = 0; r < truth.rows.size(); ++r) {
-    const RowId& id = truth.rows[r];
-    const float* got = view.row<float>(id.batch, id.head, id.token);
+    read(truth.rows[r]);
     const double* expected = truth.row(r);
-    for (std::int64_t c = 0; c < truth.width; ++c) {
+    for (std::size_t c = 0; c < got.size(); ++c) {
       const double error = std::abs(static_cast<double>(got[c]) - expected[c]);
       if (error <= check.err_max_abs) continue;
       check.err_max_abs = error;
-      worst = r * static_cast<std::size_t>(truth.width) + static_cast<std::size_t>(c);
+      worst = r * got.size() + c;
     }
   }
   check.err_scaled = truth.rms > 0 ? check.err_max_abs / truth.rms : check.err_max_abs;
   // A reference of zeros (every row masked, or inputs of zeros) has no scale: zeros are demanded.
   const bool near = truth.rms > 0 ? check.err_scaled <= truth.bound : check.err_max_abs == 0;
   if (!near && rules.has(Safeguard::reference_rows)) {
-    const auto width = static_cast<std::size_t>(truth.width);
-    const RowId& id = truth.rows[worst / width];
-    const std::size_t c = worst % width;
+    const RowId& id = truth.rows[worst / got.size()];
+    const std::size_t c = worst % got.size();
+    read(id);
     return fail(Check::Verdict::mismatch, Safeguard::reference_rows,
                 fmt::format("{}, element {}: got {:.8g}, expected {:.8g} (error {:.2e} of the RMS, "
                             "bound {:.2e})",
-                            place(id, heads), c, view.row<float>(id.batch, id.head, id.token)[c],
-                            truth.values[worst], check.err_scaled, truth.bound));
+                            place(id, heads), c, got[c], truth.values[worst], check.err_scaled,
+                            truth.bound));
   }
   if (truth.rms > 0 && rules.has(Safeguard::lazy_answers)) {
     const auto [least, most] = std::minmax_element(truth.values.begin(), truth.values.end());

@@ -19,7 +19,8 @@ namespace attn {
 // and each recurrence; threads and memory of the problem do not matter.
 class Shape {
  public:
-  // Throws std::invalid_argument for a dtype other than f32 (no reference yet), std::bad_alloc.
+  // Throws std::invalid_argument for a layer whose dtype is not f32 (no reference yet),
+  // std::bad_alloc. The inputs of a 16-bit dtype are those of f32, rounded.
   Shape(const Problem& problem, Family family, std::uint64_t seed, InputDist dist,
         const Safeguards& rules = {});
   ~Shape();
@@ -42,7 +43,7 @@ class Shape {
   // last refill, whose inputs must be filled in again before they count.
   void fill(std::uint64_t seed);
 
-  struct Truth;  // reference rows, plain f32 error, stored logits and states: harness/reference.hpp
+  struct Truth;  // reference rows, plain error, stored logits and states: harness/reference.hpp
   // Computed at first use. Throws std::runtime_error where a recurrence cannot be checked by
   // windows.
   Truth& truth();
@@ -59,13 +60,14 @@ class Output {
   void poison();  // all NaN
   [[nodiscard]] bool intact() const { return buffer_.intact(); }
   [[nodiscard]] std::uint64_t hash() const { return buffer_.hash(); }
-  [[nodiscard]] View view() const { return view_; }
+  [[nodiscard]] View view() const { return view_; }  // elements are of the problem's dtype
   [[nodiscard]] std::size_t bytes() const { return buffer_.size(); }
   void attach(Io& io) const;  // sets io.out or io.y
 
  private:
   FencedBuffer buffer_;
   View view_;
+  DType dtype_ = DType::f32;
   bool layer_ = false;
 };
 
@@ -77,7 +79,7 @@ struct Check {
   std::int64_t rows_checked = 0;
   double err_max_abs = 0;
   double err_scaled = 0;  // max |out - reference| / RMS of the reference
-  double err_bound = 0;   // 8 x the error of a plain f32 implementation on the same rows + 2e-6
+  double err_bound = 0;   // 8 x the error of a plain implementation on the same rows + a floor
 };
 // Every element must be finite; the rows of the truth must be near it. An empty output is ok with
 // no rows checked; where the reference is zero throughout, so must be the output.

@@ -61,12 +61,18 @@ struct Float16 {
   }
 };
 
-// f(T()) with T the type of the tensors' elements.
+// f(element), whose type is that of the dtype and whose value means nothing.
 template <class F>
-void with_element(DType dtype, F&& f) {
-  if (dtype == DType::f32) return f(float());
-  if (dtype == DType::bf16) return f(BFloat16());
-  f(Float16());
+decltype(auto) with_element(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::bf16:
+      return f(BFloat16{});
+    case DType::f16:
+      return f(Float16{});
+    case DType::f32:
+      break;
+  }
+  return f(float{});
 }
 
 }  // namespace attn

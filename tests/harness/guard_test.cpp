@@ -9,8 +9,10 @@
 #include <new>
 #include <stdexcept>
 
+#include "harness/names.hpp"
 #include "harness/reference.hpp"
 #include "harness/verify.hpp"
+#include "harness/work.hpp"
 #include "tests/harness/honest.hpp"
 
 namespace {
@@ -35,21 +37,24 @@ namespace {
 using testing_support::answer;
 using testing_support::at;
 using testing_support::trial;
-using testing_support::write;
+using testing_support::trial_in_16_bits;
 
 struct Setting {
   Setting(const Problem& problem, Family family, std::uint64_t seed)
       : shape(problem, family, seed, InputDist::normal), output(problem, family) {
     output.poison();
   }
-  void honest() { write(answer<float>(shape.problem(), shape.family(), shape.io()), output); }
+  void honest() { write(answer<float>(shape.problem(), shape.family(), shape.io())); }
+  void write(const std::vector<float>& values) {
+    testing_support::write(values, output, shape.problem().dtype);
+  }
   Shape shape;
   Output output;
 };
 
-TEST(Guard, AnHonestBackendPassesAndItsInputsComeBack) {
-  for (std::uint64_t t = 0; t < 400; ++t) {
-    const auto [problem, family] = trial(t);
+void expect_honest_passes(testing_support::Trial (*make)(std::uint64_t), std::uint64_t trials) {
+  for (std::uint64_t t = 0; t < trials; ++t) {
+    const auto [problem, family] = make(t);
     SCOPED_TRACE(testing_support::describe({problem, family}));
     Setting setting(problem, family, t);
     setting.honest();
@@ -64,6 +69,10 @@ TEST(Guard, AnHonestBackendPassesAndItsInputsComeBack) {
     }
   }
 }
+
+TEST(Guard, AnHonestBackendPassesAndItsInputsComeBack) { expect_honest_passes(trial, 400); }
+
+TEST(Guard, AnHonestBackendPassesIn16Bits) { expect_honest_passes(trial_in_16_bits, 200); }
 
 // What a backend does in place of computing: given its honest answer to the inputs before the
 // change and whether this call is an odd one.
@@ -85,9 +94,7 @@ int caught(Setting& setting, const Liar& liar, int samples) {
 }
 
 void does_nothing(Setting&, const std::vector<float>&, int) {}
-void repeats_its_last_answer(Setting& s, const std::vector<float>& before, int) {
-  write(before, s.output);
-}
+void repeats_its_last_answer(Setting& s, const std::vector<float>& before, int) { s.write(before); }
 void skips_every_second_call(Setting& s, const std::vector<float>&, int call) {
   if (call % 2 == 0) s.honest();
 }
@@ -123,6 +130,18 @@ TEST(Guard, LiarsAreCaughtInEveryFamily) {
     }
   }
   EXPECT_GT(followed, 200);
+}
+
+TEST(Guard, LiarsAreCaughtIn16Bits) {
+  for (std::uint64_t t = 0; t < 100; ++t) {
+    const auto [problem, family] = trial_in_16_bits(t);
+    SCOPED_TRACE(testing_support::describe({problem, family}));
+    Setting setting(problem, family, t);
+    EXPECT_EQ(caught(setting, does_nothing, 4), 4);
+    EXPECT_EQ(caught(setting, skips_every_second_call, 4), 2);
+    if (!can_follow(problem, family)) continue;
+    EXPECT_EQ(caught(setting, repeats_its_last_answer, 8), 8);
+  }
 }
 
 Problem long_problem(Scope scope, std::int64_t n) {
@@ -231,7 +250,7 @@ TEST(Guard, ASharedKvHeadMovesAllItsQueryHeads) {
       const auto part = h * p.n_q * p.head_dim_v;
       std::copy_n(before.begin() + part, p.n_q * p.head_dim_v, values.begin() + part);
     }
-    write(values, s.output);
+    s.write(values);
   };
   // The stale head's row may weigh the key next to nothing: most samples see it, not each.
   EXPECT_GE(caught(setting, liar, 40), 38);
@@ -257,38 +276,49 @@ std::map<Safeguard, int> rules_of(Setting& setting, const Liar& liar, int sample
 
 void writes_what_is_poisoned(Setting& s, const std::vector<float>&, int) {
   const auto values = answer<float>(s.shape.problem(), s.shape.family(), s.shape.io());
-  auto* to = static_cast<float*>(s.output.view().data);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (std::isnan(to[i])) to[i] = values[i];
-  }
+  with_element(s.shape.problem().dtype, [&]<class Element>(Element) {
+    auto* to = static_cast<Element*>(s.output.view().data);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (std::isnan(to[i])) to[i] = Element(values[i]);
+    }
+  });
 }
 
 TEST(Guard, RowsThatAreNotPoisonedAreCheckedToo) {
-  for (const Scope scope : {Scope::core, Scope::layer}) {
-    Setting setting(long_problem(scope, 40), Family::attention, 1);
+  // Where a second row hardly weighs the key, it moves by less than 16 bits can tell.
+  for (const auto& [scope, dtype, least] : {std::tuple{Scope::core, DType::f32, 40},
+                                            {Scope::layer, DType::f32, 30},
+                                            {Scope::core, DType::f16, 30}}) {
+    Problem p = long_problem(scope, 40);
+    p.dtype = dtype;
+    Setting setting(p, Family::attention, 1);
     const auto found = rules_of(setting, writes_what_is_poisoned, 40);
     ASSERT_EQ(found.size(), 1U);
-    EXPECT_GE(found.at(Safeguard::guard_second_row), scope == Scope::core ? 40 : 30);
+    EXPECT_GE(found.at(Safeguard::guard_second_row), least);
     EXPECT_TRUE(
         rules_of(setting, writes_what_is_poisoned, 40, {Safeguard::guard_second_row}).empty());
   }
 }
 
 // A backend that keeps K, or V, of the inputs before the change.
-Liar keeps(ConstView Io::*tensor, const std::vector<float>& copy) {
+Liar keeps(ConstView Io::*tensor, const std::vector<std::byte>& copy) {
   return [=](Setting& s, const std::vector<float>&, int) {
     Io io = s.shape.io();
     (io.*tensor).data = copy.data();
-    write(answer<float>(s.shape.problem(), s.shape.family(), io), s.output);
+    s.write(answer<float>(s.shape.problem(), s.shape.family(), io));
   };
 }
 
-TEST(Guard, SaysWhichChangeWasMissed) {
-  Setting setting(long_problem(Scope::core, 60), Family::attention, 1);
+class GuardOfDType : public testing::TestWithParam<DType> {};
+
+TEST_P(GuardOfDType, SaysWhichChangeWasMissed) {
+  Problem p = long_problem(Scope::core, 60);
+  p.dtype = GetParam();
+  Setting setting(p, Family::attention, 1);
   const Io io = setting.shape.io();
-  const auto copy = [](const ConstView& view) {
-    const auto* data = static_cast<const float*>(view.data);
-    return std::vector<float>(data, data + view.batch_stride);
+  const auto copy = [&](const ConstView& view) {
+    const auto* data = static_cast<const std::byte*>(view.data);
+    return std::vector<std::byte>(data, data + view.batch_stride * bytes_per_element(p.dtype));
   };
   const auto old_k = copy(io.k);
   const auto old_v = copy(io.v);
@@ -297,9 +327,18 @@ TEST(Guard, SaysWhichChangeWasMissed) {
   EXPECT_EQ(rules_of(setting, keeps(&Io::v, old_v), 40), (Found{{Safeguard::guard_value, 40}}));
   EXPECT_EQ(rules_of(setting, keeps(&Io::k, old_k), 40, {Safeguard::guard_key}), Found{});
   EXPECT_EQ(rules_of(setting, keeps(&Io::v, old_v), 40, {Safeguard::guard_value}), Found{});
-  EXPECT_EQ(rules_of(setting, repeats_its_last_answer, 40), (Found{{Safeguard::guard_value, 40}}));
   EXPECT_EQ(rules_of(setting, does_nothing, 40), (Found{{Safeguard::guard_row, 40}}));
+  // Who keeps both is found by either; 16 bits cannot tell the new value of a weight of before.
+  Found both = rules_of(setting, repeats_its_last_answer, 40);
+  if (p.dtype != DType::f32) {
+    both[Safeguard::guard_value] += both[Safeguard::guard_key];
+    both.erase(Safeguard::guard_key);
+  }
+  EXPECT_EQ(both, (Found{{Safeguard::guard_value, 40}}));
 }
+
+INSTANTIATE_TEST_SUITE_P(Each, GuardOfDType, testing::Values(DType::f32, DType::bf16, DType::f16),
+                         [](const auto& dtype) { return std::string(name_of(dtype.param)); });
 
 TEST(Guard, DegradesWhereNothingCanBeGuarded) {
   for (const auto& [batch, n_q, n_kv] :
@@ -351,19 +390,22 @@ TEST(Guard, ARefilledShapeNeedsANewOne) {
 }
 
 TEST(Guard, AllocatesNothing) {
-  for (const Family family : {Family::attention, Family::lstm}) {
-    for (const Scope scope : {Scope::core, Scope::layer}) {
-      Setting setting(long_problem(scope, 30), family, 1);
-      Guard guard(setting.shape, setting.output);
-      for (std::uint64_t lot = 0; lot < 10; ++lot) {
-        long before = allocations;
-        guard.disturb(lot);
-        EXPECT_EQ(allocations, before);
-        setting.honest();
-        before = allocations;
-        EXPECT_FALSE(guard.check());
-        EXPECT_EQ(allocations, before);
-      }
+  for (const auto& [family, scope, dtype] : {std::tuple{Family::attention, Scope::core, DType::f32},
+                                             {Family::attention, Scope::core, DType::bf16},
+                                             {Family::attention, Scope::layer, DType::f32},
+                                             {Family::lstm, Scope::layer, DType::f32}}) {
+    Problem p = long_problem(scope, 30);
+    p.dtype = dtype;
+    Setting setting(p, family, 1);
+    Guard guard(setting.shape, setting.output);
+    for (std::uint64_t lot = 0; lot < 10; ++lot) {
+      long before = allocations;
+      guard.disturb(lot);
+      EXPECT_EQ(allocations, before);
+      setting.honest();
+      before = allocations;
+      EXPECT_FALSE(guard.check());
+      EXPECT_EQ(allocations, before);
     }
   }
 }

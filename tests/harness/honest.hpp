@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 // An implementation of every family straight from its equations, for the tests of the harness: in
-// double a second opinion on the reference, in float an honest backend, and with a fault a liar.
+// double a second opinion on the reference, in float an honest backend (of a 16-bit dtype, if that is
+// the problem's: it rounds the numerators of its weights), and with a fault a liar.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "harness/elements.hpp"
 #include "harness/inputs.hpp"
 #include "harness/verify.hpp"
 #include "impls/attention.hpp"
@@ -51,6 +53,7 @@ std::vector<T> attention(const Problem& p, Fault fault, const Q& q, const K& k, 
             if (pass == 1) {
               weight = std::exp(weight - largest);
               sum += weight;
+              if constexpr (std::is_same_v<T, float>) weight = rounded(p.dtype, weight);
               continue;
             }
             T dot = 0;
@@ -74,12 +77,14 @@ std::vector<T> attention(const Problem& p, Fault fault, const Q& q, const K& k, 
 
 template <class T>
 std::vector<T> core(const Problem& p, const Io& io, Fault fault = Fault::none) {
-  const auto read = [](const ConstView& view) {
-    return [&view](std::int64_t b, std::int64_t h, std::int64_t t, std::int64_t c) {
-      return static_cast<T>(view.row<float>(b, h, t)[c]);
+  return with_element(p.dtype, [&]<class Element>(Element) {
+    const auto read = [](const ConstView& view) {
+      return [&view](std::int64_t b, std::int64_t h, std::int64_t t, std::int64_t c) {
+        return static_cast<T>(view.row<Element>(b, h, t)[c]);
+      };
     };
-  };
-  return attention<T>(p, fault, read(io.q), read(io.k), read(io.v));
+    return attention<T>(p, fault, read(io.q), read(io.k), read(io.v));
+  });
 }
 
 template <class T>
@@ -198,8 +203,9 @@ std::vector<T> answer(const Problem& p, Family family, const Io& io, Fault fault
   return values;
 }
 
-inline void write(const std::vector<float>& values, const Output& output) {
-  std::copy(values.begin(), values.end(), static_cast<float*>(output.view().data));
+inline void write(const std::vector<float>& values, const Output& output,
+                  DType dtype = DType::f32) {
+  write_row(dtype, values.data(), static_cast<std::int64_t>(values.size()), output.view().data);
 }
 
 struct Trial {
@@ -247,10 +253,19 @@ inline Trial trial(std::uint64_t t) {
   return result;
 }
 
+// The trials of core attention, in bf16 and f16 by turns.
+inline Trial trial_in_16_bits(std::uint64_t t) {
+  std::uint64_t number = 3 * t;
+  Trial result = trial(number);
+  while (result.problem.scope != Scope::core) result = trial(++number + 1000000);
+  result.problem.dtype = t % 2 == 0 ? DType::bf16 : DType::f16;
+  return result;
+}
+
 inline std::string describe(const Trial& t) {
   const Problem& p = t.problem;
-  std::string text =
-      "family " + std::to_string(int(t.family)) + (p.scope == Scope::core ? " core" : " layer");
+  std::string text = "dtype " + std::to_string(int(p.dtype)) + " family " +
+                     std::to_string(int(t.family)) + (p.scope == Scope::core ? " core" : " layer");
   for (const auto& [name, value] : std::initializer_list<std::pair<const char*, std::int64_t>>{
            {"batch", p.batch},
            {"heads", p.heads},

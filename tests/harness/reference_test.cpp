@@ -16,6 +16,7 @@ namespace {
 using testing_support::answer;
 using testing_support::at;
 using testing_support::trial;
+using testing_support::trial_in_16_bits;
 
 // Every reference row against the equations in double.
 void expect_reference(Shape& shape, double tolerance) {
@@ -43,6 +44,24 @@ TEST(Reference, AgreesWithTheEquations) {
     EXPECT_EQ(shape.truth().mode, "all rows");
     EXPECT_LT(shape.truth().plain_error, 1e-4);
   }
+}
+
+// The truth is that of the rounded inputs; plain errors are those of rounding weights and outputs.
+TEST(Reference, AgreesWithTheEquationsIn16Bits) {
+  double largest[2] = {};
+  for (std::uint64_t t = 0; t < 100; ++t) {
+    const auto [problem, family] = trial_in_16_bits(t);
+    SCOPED_TRACE(testing_support::describe({problem, family}));
+    Shape shape(problem, family, t, InputDist::normal);
+    expect_reference(shape, 1e-11);
+    double& most = largest[t % 2];
+    most = std::max(most, shape.truth().plain_error);
+  }
+  // An output of 4 RMS is rounded by 2^-7 of the RMS in bf16, and by an eighth of it in f16.
+  EXPECT_GT(largest[0], 0x1p-8);
+  EXPECT_LT(largest[0], 0x1p-5);
+  EXPECT_GT(largest[1], 0x1p-11);
+  EXPECT_LT(largest[1], 0x1p-8);
 }
 
 TEST(Reference, SampledRowsOfTheCore) {

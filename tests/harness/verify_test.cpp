@@ -17,6 +17,7 @@ namespace {
 using testing_support::answer;
 using testing_support::Fault;
 using testing_support::trial;
+using testing_support::trial_in_16_bits;
 using testing_support::write;
 using Verdict = Check::Verdict;
 
@@ -38,24 +39,20 @@ TEST(Verify, HonestOutputsPass) {
 }
 
 // A faulty output must fail wherever its fault shows: where it differs from the honest one by more
-// than twice the bound. Every kind must have shown in a good share of the trials.
-TEST(Verify, FaultyOutputsFail) {
-  const std::map<Fault, int> least = {
-      {Fault::zeros, 200},          {Fault::mean_of_v, 100},    {Fault::wrong_tail_row, 200},
-      {Fault::mask_off_by_one, 50}, {Fault::missing_scale, 80}, {Fault::wrong_kv_head, 30},
-      {Fault::nan_element, 200},
-  };
+// than twice the bound. Every kind must have shown in at least so many of the trials.
+void expect_faults_fail(testing_support::Trial (*make)(std::uint64_t), std::uint64_t trials,
+                        const std::map<Fault, int>& least) {
   for (const auto& [fault, wanted] : least) {
     int shown = 0;
-    for (std::uint64_t t = 0; t < 300; ++t) {
-      const auto [problem, family] = trial(t);
+    for (std::uint64_t t = 0; t < trials; ++t) {
+      const auto [problem, family] = make(t);
       SCOPED_TRACE(testing_support::describe({problem, family}) + " fault " +
                    std::to_string(int(fault)));
       Shape shape(problem, family, t, InputDist::normal);
       Output output(problem, family);
       const auto honest = answer<float>(problem, family, shape.io());
       const auto faulty = answer<float>(problem, family, shape.io(), fault);
-      write(faulty, output);
+      write(faulty, output, problem.dtype);
       const Check check = verify(shape, output);
       double off = 0;
       for (std::size_t i = 0; i < honest.size(); ++i) {
@@ -71,6 +68,44 @@ TEST(Verify, FaultyOutputsFail) {
       EXPECT_NE(reason_of(check).find("row"), std::string::npos);
     }
     EXPECT_GE(shown, wanted) << "fault " << int(fault);
+  }
+}
+
+TEST(Verify, FaultyOutputsFail) {
+  expect_faults_fail(trial, 300,
+                     {{Fault::zeros, 200},
+                      {Fault::mean_of_v, 100},
+                      {Fault::wrong_tail_row, 200},
+                      {Fault::mask_off_by_one, 50},
+                      {Fault::missing_scale, 80},
+                      {Fault::wrong_kv_head, 30},
+                      {Fault::nan_element, 200}});
+}
+
+TEST(Verify, FaultyOutputsIn16BitsFail) {
+  expect_faults_fail(trial_in_16_bits, 100,
+                     {{Fault::zeros, 60},
+                      {Fault::mean_of_v, 30},
+                      {Fault::wrong_tail_row, 60},
+                      {Fault::mask_off_by_one, 15},
+                      {Fault::missing_scale, 25},
+                      {Fault::wrong_kv_head, 10},
+                      {Fault::nan_element, 60}});
+}
+
+// Of another order of rounding than the reference's plain implementation, and near its error.
+TEST(Verify, HonestOutputsIn16BitsPass) {
+  for (std::uint64_t t = 0; t < 200; ++t) {
+    const auto [problem, family] = trial_in_16_bits(t);
+    SCOPED_TRACE(testing_support::describe({problem, family}));
+    Shape shape(problem, family, t + 1000, InputDist::normal);
+    Output output(problem, family);
+    output.poison();
+    EXPECT_EQ(output.bytes() == 0, verify(shape, output).verdict == Verdict::ok);
+    write(answer<float>(problem, family, shape.io()), output, problem.dtype);
+    const Check check = verify(shape, output);
+    EXPECT_NE(check.verdict, Verdict::mismatch) << reason_of(check);
+    EXPECT_TRUE(output.intact() && shape.intact());
   }
 }
 
@@ -138,6 +173,46 @@ TEST(Verify, NaNIsFoundAnywhere) {
   EXPECT_EQ(check.verdict, Verdict::mismatch);
   EXPECT_NE(reason_of(check).find("batch item 0, head 1, row 777, element 3"), std::string::npos)
       << reason_of(check);
+}
+
+TEST(Verify, In16BitsEveryElementAndEverySampledRowIsLookedAt) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    Problem p = long_core();
+    p.dtype = dtype;
+    Shape shape(p, Family::attention, 1, InputDist::normal);
+    Output output(p, Family::attention);
+    write(answer<float>(p, Family::attention, shape.io()), output, dtype);
+    EXPECT_EQ(verify(shape, output).verdict, Verdict::ok);
+
+    const auto reason_with = [&](std::int64_t head, std::int64_t row, float wrong) {
+      std::vector<float> values(8);
+      void* at = row_at(dtype, output.view(), 0, head, row);
+      read_row(dtype, at, 8, values.data());
+      const float saved = std::exchange(values[3], wrong);
+      write_row(dtype, values.data(), 8, at);
+      const Check check = verify(shape, output);
+      EXPECT_EQ(check.verdict, Verdict::mismatch);
+      values[3] = saved;
+      write_row(dtype, values.data(), 8, at);
+      return reason_of(check);
+    };
+    EXPECT_EQ(reason_with(1, 777, NAN),
+              "batch item 0, head 1, row 777, element 3 is NaN: never written, or a NaN was "
+              "computed");
+    EXPECT_EQ(reason_with(0, 3, INFINITY), "batch item 0, head 0, row 3, element 3 is infinite");
+    EXPECT_NE(reason_with(1, 1499, 0.5F).find("head 1, row 1499, element 3: got 0.5,"),
+              std::string::npos);
+
+    std::map<std::int64_t, bool> checked;
+    for (const RowId& id : shape.truth().rows) checked[id.head * p.n_q + id.token] = true;
+    const std::vector<float> zeros(8);
+    for (std::int64_t row = 0; row < 2 * p.n_q; ++row) {
+      if (checked[row]) continue;
+      write_row(dtype, zeros.data(), 8, row_at(dtype, output.view(), 0, 0, row));
+    }
+    const Check check = verify(shape, output);
+    EXPECT_EQ(check.verdict, Verdict::mistrusted) << reason_of(check);
+  }
 }
 
 TEST(Verify, UnexplainedZerosAreMistrusted) {
@@ -331,10 +406,36 @@ TEST(Shape, WeightsHaveTheStandardDeviationOfTheContract) {
   EXPECT_NEAR(deviation(lstm.parameters().b, 400), 0.1, 0.02);
 }
 
-TEST(Shape, OtherDtypesAreRefused) {
+TEST(Shape, RowsIn16BitsAreThoseOfTheGeneratorRounded) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    Problem p;
+    p.heads = p.heads_kv = 3;
+    p.n_q = p.n_kv = 6000;  // large enough for several threads
+    p.dtype = dtype;
+    Shape shape(p, Family::attention, 9, InputDist::normal);
+    std::vector<float> row(64);
+    std::vector<float> got(64);
+    for (const auto& [h, t] : {std::pair{0, 0}, {2, 5999}, {1, 17}}) {
+      fill_row(9, TensorId::v, h * 6000 + t, InputDist::normal, 1.0, row);
+      read_row(dtype, row_at(dtype, shape.io().v, 0, h, t), 64, got.data());
+      for (std::size_t c = 0; c < 64; ++c) EXPECT_EQ(got[c], rounded(dtype, row[c]));
+    }
+    const std::uint64_t hash = shape.hash();
+    shape.fill(10);
+    EXPECT_NE(shape.hash(), hash);
+    shape.fill(9);
+    EXPECT_EQ(shape.hash(), hash);
+  }
+}
+
+TEST(Shape, LayersIn16BitsAreRefused) {
   Problem p;
+  p.scope = Scope::layer;
+  p.d_model = 8;
   p.dtype = DType::bf16;
-  EXPECT_THROW(Shape(p, Family::attention, 1, InputDist::normal), std::invalid_argument);
+  for (const Family family : {Family::attention, Family::lstm}) {
+    EXPECT_THROW(Shape(p, family, 1, InputDist::normal), std::invalid_argument);
+  }
 }
 
 }  // namespace

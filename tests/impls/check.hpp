@@ -19,10 +19,10 @@
 
 namespace attn::test {
 
-// |values - truth| <= (8 x the error of the plain f32 evaluation + 2e-6 RMS of the truth), the
-// largest over all elements. Where the truth is NaN or infinite the value must be so too: a number
+// |values - truth| <= (8 x the error of the plain evaluation + 2e-6 RMS of the truth, or 2 epsilon of a
+// 16-bit dtype), the largest over all elements. Where the truth is NaN or infinite the value must be so too: a number
 // there would be plausible and wrong.
-inline void expect_close(const char* what, const std::vector<float>& values,
+inline void expect_close(const char* what, DType dtype, const std::vector<float>& values,
                          const std::vector<double>& truth, const std::vector<float>& plain) {
   ASSERT_EQ(values.size(), truth.size()) << what;
   ASSERT_EQ(values.size(), plain.size()) << what;
@@ -43,14 +43,21 @@ inline void expect_close(const char* what, const std::vector<float>& values,
   }
   if (finite == 0) return;
   const double rms = std::sqrt(squares / static_cast<double>(finite));
-  EXPECT_LE(error, 8.0 * plain_error + 2e-6 * rms)
+  EXPECT_LE(error, 8.0 * plain_error + error_floor(dtype) * rms)
       << what << ": element " << worst << " of " << truth.size() << " is " << values[worst]
-      << ", should be " << truth[worst] << "; RMS " << rms << ", plain f32 error " << plain_error;
+      << ", should be " << truth[worst] << "; RMS " << rms << ", plain error " << plain_error;
 }
 
 inline std::vector<float> values_of(const Tensor& tensor) {
-  std::vector<float> values;
-  tensor.for_each([&](float value) { values.push_back(value); });
+  std::vector<float> values(tensor.batch * tensor.heads * tensor.tokens * tensor.dim);
+  float* row = values.data();
+  for (std::int64_t b = 0; b < tensor.batch; ++b) {
+    for (std::int64_t h = 0; h < tensor.heads; ++h) {
+      for (std::int64_t t = 0; t < tensor.tokens; ++t, row += tensor.dim) {
+        read_row(tensor.dtype, row_at(tensor.dtype, tensor.view, b, h, t), tensor.dim, row);
+      }
+    }
+  }
   return values;
 }
 
@@ -113,6 +120,34 @@ inline bool uses_all_scratch(const Problem& p, Family family) {
   return p.key_lengths.empty() && p.n_kv > 0 && p.visible(0, 0) > 0;
 }
 
+// Whether the backend does plain attention in this dtype, in prefill or decode.
+inline bool takes(const Backend& backend, DType dtype) {
+  Problem p;
+  p.n_q = p.n_kv = 64;
+  p.dtype = dtype;
+  p.memory = backend.memory;
+  if (!refuses(backend, p)) return true;
+  p.n_q = 1;
+  p.regime = Regime::decode;
+  return !refuses(backend, p);
+}
+
+// The problems that a backend is held against: those of its family in f32, and a shorter list in each
+// 16-bit dtype that it takes. One that takes f32 nowhere is asked for nothing in f32, but if it takes
+// no dtype (without a device, say) its refusals are looked at.
+inline std::vector<Case> cases_of(const Backend& backend) {
+  std::vector<Case> cases;
+  if (backend.family == Family::attention) {
+    for (const DType dtype : {DType::bf16, DType::f16}) {
+      if (!takes(backend, dtype)) continue;
+      for (Case& c : cases_in_16_bits(dtype)) cases.push_back(std::move(c));
+    }
+  }
+  if (!cases.empty() && !takes(backend, DType::f32)) return cases;
+  for (Case& c : cases_for(backend.family)) cases.push_back(std::move(c));
+  return cases;
+}
+
 struct Expected {
   Plain<double> truth;
   Plain<float> plain;
@@ -126,19 +161,19 @@ inline void check_outputs(const Tensors& tensors, const Expected& expected) {
   EXPECT_TRUE(tensors.fences_intact()) << "wrote before a tensor";
   const auto& [truth, plain] = expected;
   const Tensor& result = tensors.result();
-  expect_close("result", values_of(result), truth.out, plain.out);
+  expect_close("result", result.dtype, values_of(result), truth.out, plain.out);
   if (std::none_of(truth.out.begin(), truth.out.end(), [](double t) { return std::isnan(t); })) {
     EXPECT_EQ(result.written(), result.batch * result.heads * result.tokens * result.dim)
         << "wrote between the rows of the output, or not all of them";
   }
   if (tensors.io.probabilities) {
     const std::vector<float> values = values_of(tensors.probabilities);
-    expect_close("probabilities", values, truth.probabilities, plain.probabilities);
+    expect_close("probabilities", DType::f32, values, truth.probabilities, plain.probabilities);
     check_rows_of_probabilities(tensors.problem, values);
   }
   if (tensors.io.log_sum_exp) {
     const std::vector<float> values = values_of(tensors.log_sum_exp);
-    expect_close("log-sum-exp", values, truth.log_sum_exp, plain.log_sum_exp);
+    expect_close("log-sum-exp", DType::f32, values, truth.log_sum_exp, plain.log_sum_exp);
   }
 }
 

@@ -30,7 +30,7 @@ std::vector<Point> points() {
   std::vector<Point> all;
   for (const Entry& entry : registry()) {
     if (!entry.built()) continue;
-    for (const Case& c : cases_for(entry.backend.family)) {
+    for (const Case& c : cases_of(entry.backend)) {
       all.push_back({entry, c});
       all.back().problem_case.problem.memory = entry.backend.memory;
     }
@@ -115,13 +115,17 @@ TEST(Repeat, TheSameBitsInTwentyRuns) {
   for (const Entry& entry : registry()) {
     if (!entry.built() || entry.backend.memory != Memory::host) continue;
     if (entry.backend.family != Family::attention) continue;
-    for (const std::int64_t n : {48, 77, 177}) {
+    for (const auto& [n, dtype] : {std::pair<std::int64_t, DType>{48, DType::f32},
+                                   {77, DType::f32},
+                                   {177, DType::f32},
+                                   {177, DType::bf16}}) {
       for (const int threads : {1, 2}) {
         SCOPED_TRACE(fmt::format("{}, n = {}, {} threads", entry.name, n, threads));
-        const Case c = core_case("repeat", n, [&](Case& wanted) {
+        const Case c = core_case("repeat", n, [&, n = n, dtype = dtype](Case& wanted) {
           set_heads(wanted, 4, 2), set_dims(wanted, 32, 32);
           wanted.problem.mask = n % 2 == 0 ? Mask::none : Mask::causal;
           wanted.problem.threads = threads;
+          wanted.problem.dtype = dtype;
         });
         if (refuses(entry.backend, c.problem)) continue;
         const Scratch scratch(cost(entry.backend, c.problem).scratch_bytes);

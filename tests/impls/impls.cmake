@@ -1,7 +1,8 @@
 # Tests of impls/. Files of a backend are found by glob, so a new backend is under test at once.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 
-attn_test(conformance_test THREADED SOURCES impls/conformance_test.cpp LIBS ${ATTN_BACKENDS} attn_harness
+attn_test(conformance_test THREADED SOURCES impls/conformance_test.cpp impls/check_test.cpp
+  impls/half_test.cpp LIBS ${ATTN_BACKENDS} attn_harness
   FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv")
 
 # Counts, digits and an example need no sanitizer: of the same kernels conformance_test sees every access.

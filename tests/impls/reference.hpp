@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT
 // What the answer is, written out as plainly as possible: Plain<double> is the truth, Plain<float>
-// the plain f32 evaluation whose error scales the bound.
+// the plain f32 evaluation whose error scales the bound. In a 16-bit dtype that one rounds the weights
+// before they meet the values, and what comes out.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 #include <vector>
 
+#include "harness/elements.hpp"
 #include "impls/attention.hpp"
 
 namespace attn::test {
@@ -19,9 +23,9 @@ struct Plain {
 
   Plain(const Problem& p, Family family, const Io& io) {
     if (p.scope == Scope::core) {
-      core(p, gather(io.q, p.batch, p.heads, p.n_q, p.head_dim),
-           gather(io.k, p.batch, p.heads_kv, p.n_kv, p.head_dim),
-           gather(io.v, p.batch, p.heads_kv, p.n_kv, p.head_dim_v));
+      core(p, gather(io.q, p.dtype, p.batch, p.heads, p.n_q, p.head_dim),
+           gather(io.k, p.dtype, p.batch, p.heads_kv, p.n_kv, p.head_dim),
+           gather(io.v, p.dtype, p.batch, p.heads_kv, p.n_kv, p.head_dim_v));
     } else if (family == Family::attention) {
       layer(p, io);
     } else {
@@ -32,19 +36,24 @@ struct Plain {
  private:
   using Values = std::vector<T>;
 
-  static Values gather(const ConstView& view, std::int64_t batch, std::int64_t heads,
+  static Values gather(const ConstView& view, DType dtype, std::int64_t batch, std::int64_t heads,
                        std::int64_t tokens, std::int64_t dim) {
     Values values;
+    std::vector<float> row(dim);
     for (std::int64_t b = 0; b < batch; ++b) {
       for (std::int64_t h = 0; h < heads; ++h) {
         for (std::int64_t t = 0; t < tokens; ++t) {
-          for (std::int64_t c = 0; c < dim; ++c) {
-            values.push_back(static_cast<T>(view.row<float>(b, h, t)[c]));
-          }
+          read_row(dtype, row_at(dtype, view, b, h, t), dim, row.data());
+          values.insert(values.end(), row.begin(), row.end());
         }
       }
     }
     return values;
+  }
+
+  static T stored(const Problem& p, T value) {
+    if constexpr (std::is_same_v<T, float>) return rounded(p.dtype, value);
+    return value;
   }
 
   // q [batch, heads, n_q, d], k [batch, heads_kv, n_kv, d], v [batch, heads_kv, n_kv, d_v].
@@ -82,8 +91,12 @@ struct Plain {
             if (!seen(j)) continue;
             a[j] /= sum;
             for (std::int64_t c = 0; c < p.head_dim_v; ++c) {
-              out[row * p.head_dim_v + c] += a[j] * v[key(j) * p.head_dim_v + c];
+              out[row * p.head_dim_v + c] += stored(p, a[j]) * v[key(j) * p.head_dim_v + c];
             }
+          }
+          for (std::int64_t c = 0; c < p.head_dim_v; ++c) {
+            T& z = out[row * p.head_dim_v + c];
+            z = stored(p, z);
           }
         }
       }
@@ -112,8 +125,9 @@ struct Plain {
   }
 
   void layer(const Problem& p, const Io& io) {
-    const Values x = gather(io.x, p.batch, 1, p.n_q, p.d_model);
-    const Values source = p.n_kv == p.n_q ? x : gather(io.context, p.batch, 1, p.n_kv, p.d_model);
+    const Values x = gather(io.x, p.dtype, p.batch, 1, p.n_q, p.d_model);
+    const Values source =
+        p.n_kv == p.n_q ? x : gather(io.context, p.dtype, p.batch, 1, p.n_kv, p.d_model);
     const Parameters& w = io.parameters;
     core(p, project(x, w.w_q, p.batch, p.n_q, p.d_model, p.heads, p.head_dim),
          project(source, w.w_k, p.batch, p.n_kv, p.d_model, p.heads_kv, p.head_dim),

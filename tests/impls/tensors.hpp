@@ -3,11 +3,15 @@
 // NaN.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "harness/buffers.hpp"
+#include "harness/elements.hpp"
+#include "harness/work.hpp"
 #include "impls/attention.hpp"
 #include "tests/impls/cases.hpp"
 
@@ -17,12 +21,13 @@ struct Tensor {
   FencedBuffer buffer;
   View view;
   std::int64_t batch = 0, heads = 0, tokens = 0, dim = 0;
+  DType dtype = DType::f32;
 
   Tensor() = default;
   // Members are meant inside: `slack` puts gaps between rows and items.
   Tensor(std::int64_t items, std::int64_t head_count, std::int64_t rows, std::int64_t width,
-         bool slack)
-      : batch(items), heads(head_count), tokens(rows), dim(width) {
+         bool slack, DType type = DType::f32)
+      : batch(items), heads(head_count), tokens(rows), dim(width), dtype(type) {
     view.head_stride = slack ? dim : tokens * dim;
     view.token_stride = slack ? heads * dim + 3 : dim;
     view.batch_stride = slack ? tokens * view.token_stride + 5 : heads * tokens * dim;
@@ -31,11 +36,23 @@ struct Tensor {
                                         : (batch - 1) * view.batch_stride +
                                               (heads - 1) * view.head_stride +
                                               (tokens - 1) * view.token_stride + dim;
-    buffer = FencedBuffer(static_cast<std::size_t>(4 * elements));
+    buffer = FencedBuffer(static_cast<std::size_t>(bytes_per_element(dtype) * elements));
     view.data = buffer.data();
-    for (std::int64_t e = 0; e < elements; ++e) buffer.floats()[e] = quiet_nan;
+    fill_with_nan(dtype, elements, buffer.data());
   }
 
+  // Rounds an f32 tensor, and its gaps, to the dtype. Strides stay.
+  void store_as(DType type) {
+    if (type == dtype) return;
+    const auto elements = static_cast<std::int64_t>(buffer.size() / sizeof(float));
+    FencedBuffer stored(static_cast<std::size_t>(bytes_per_element(type) * elements));
+    write_row(type, buffer.floats(), elements, stored.data());
+    buffer = std::move(stored);
+    view.data = buffer.data();
+    dtype = type;
+  }
+
+  // Of an f32 tensor.
   template <class F>
   void for_each(F&& f) const {
     for (std::int64_t b = 0; b < batch; ++b) {
@@ -59,9 +76,11 @@ struct Tensor {
   // Elements that are not NaN, gaps included: after a run into a poisoned output these must be as
   // many as the tensor has elements.
   [[nodiscard]] std::int64_t written() const {
-    std::int64_t count = 0;
-    for (std::size_t e = 0; e < buffer.size() / 4; ++e) count += !std::isnan(buffer.floats()[e]);
-    return count;
+    return with_element(dtype, [&]<class Element>(Element) {
+      const auto* elements = static_cast<const Element*>(buffer.data());
+      return std::count_if(elements, elements + buffer.size() / sizeof(Element),
+                           [](float value) { return !std::isnan(value); });
+    });
   }
 };
 
@@ -80,10 +99,11 @@ struct Tensors {
       q = Tensor(p.batch, p.heads, p.n_q, p.head_dim, c.slack);
       k = Tensor(p.batch, p.heads_kv, p.n_kv, p.head_dim, c.slack);
       v = Tensor(p.batch, p.heads_kv, p.n_kv, p.head_dim_v, c.slack);
-      out = Tensor(p.batch, p.heads, p.n_q, p.head_dim_v, c.slack);
+      out = Tensor(p.batch, p.heads, p.n_q, p.head_dim_v, c.slack, p.dtype);
       q.fill(random, c.size_of_q), k.fill(random, 1.0), v.fill(random, 1.0);
-      io.q = q.read(), io.k = k.read(), io.v = v.read(), io.out = out.view;
       if (c.change) c.change(p, {q.view, k.view, v.view});
+      for (Tensor* input : {&q, &k, &v}) input->store_as(p.dtype);
+      io.q = q.read(), io.k = k.read(), io.v = v.read(), io.out = out.view;
     } else {
       const std::int64_t width =
           attention && !p.output_projection ? p.heads * p.head_dim_v : p.d_model;
