@@ -21,7 +21,6 @@
 #include <limits>
 #include <numeric>
 #include <string>
-#include <type_traits>
 
 #include "impls/attention.hpp"
 #include "impls/support/half.hpp"
@@ -95,16 +94,16 @@ constexpr int accumulators = lanes == 16 ? 16 : 8;
 constexpr float late = 14.0F;  // m moves where a score exceeds it by more: exp(14) is 2^20
 constexpr float minus_infinity = -std::numeric_limits<float>::infinity();
 
-template <class T>
-HWY_INLINE FloatVector load(const T* from) {
-  const Floats f;
-  if constexpr (std::is_same_v<T, float>) {
-    return hn::LoadU(f, from);
-  } else {
-    using Narrow = std::conditional_t<std::is_same_v<T, BFloat16>, hwy::bfloat16_t, hwy::float16_t>;
-    const hn::Rebind<Narrow, Floats> narrow;
-    return hn::PromoteTo(f, hn::LoadU(narrow, reinterpret_cast<const Narrow*>(from)));
-  }
+HWY_INLINE FloatVector load(const float* from) { return hn::LoadU(Floats(), from); }
+HWY_INLINE FloatVector load(const BFloat16* from) {
+  const hn::Rebind<hwy::bfloat16_t, Floats> narrow;
+  return hn::PromoteTo(Floats(), hn::LoadU(narrow, reinterpret_cast<const hwy::bfloat16_t*>(from)));
+}
+// Highway 1.0.3's own conversion makes a number of an infinity where the CPU has none (F16C).
+HWY_INLINE FloatVector load(const Float16* from) {
+  HWY_ALIGN float values[lanes];
+  std::copy_n(from, lanes, values);
+  return hn::Load(Floats(), values);
 }
 
 // `rows` query rows against a part of the keys: their m, l and O. T is the type of K and V.
