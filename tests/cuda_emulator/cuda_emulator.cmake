@@ -39,7 +39,8 @@ emulated(emulated_backends FILES ${ATTN_CUDA_FILES})
 set(ATTN_EMULATED emulated_registry emulated_backends emulated_device cuda_emulator)
 
 # The one conformance suite, over the backends on the emulated device.
-attn_test(emulated_conformance_test PREFIX Emulated. SOURCES impls/conformance_test.cpp LIBS ${ATTN_EMULATED} attn_harness
+attn_test(emulated_conformance_test PREFIX Emulated. SOURCES impls/conformance_test.cpp
+  LIBS ${ATTN_EMULATED} attn_harness BACKENDS ${ATTN_CUDA_NAMES}
   FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/must_run.csv")
 
 # Sanitized code is many times slower.

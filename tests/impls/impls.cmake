@@ -2,7 +2,7 @@
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 
 attn_test(conformance_test THREADED SOURCES impls/conformance_test.cpp impls/check_test.cpp
-  impls/half_test.cpp LIBS ${ATTN_BACKENDS} attn_harness
+  impls/half_test.cpp LIBS ${ATTN_BACKENDS} attn_harness BACKENDS ${ATTN_BUILT}
   FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv")
 
 # Counts, digits and an example need no sanitizer: of the same kernels conformance_test sees every access.
