@@ -123,8 +123,9 @@ struct PhaseHook {
   }
 };
 
-// The tensors of one call. Core: q, k, v -> out. Layer: x (and context, from which K and V come
-// where n_q != n_kv) -> y through the parameters.
+// The tensors of one call, of the problem's dtype (16 bits: BFloat16, Float16 of
+// impls/support/half.hpp) unless said otherwise. Core: q, k, v -> out. Layer: x (and context, from
+// which K and V come where n_q != n_kv) -> y through the parameters.
 struct Io {
   ConstView q;        // [batch, heads, n_q, head_dim]
   ConstView k;        // [batch, heads_kv, n_kv, head_dim]

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT
+#include "harness/guard.hpp"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -374,6 +376,32 @@ TEST(Guard, PutsInputsBackWhenItIsDropped) {
       }
       EXPECT_EQ(setting.shape.hash(), hash);
     }
+  }
+}
+
+TEST(ChangedRow, KnowsWhatIsStoredAndPutsItBack) {
+  const float before[] = {1.0F, -3.0F, 0x1p-20F};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    float tensor[3];  // room enough for each dtype
+    write_row(dtype, before, 3, tensor);
+    std::vector<float> stored(3);
+    read_row(dtype, tensor, 3, stored.data());
+    {
+      ChangedRow row(dtype, 3);
+      float* values = row.take(tensor);
+      EXPECT_TRUE(std::equal(stored.begin(), stored.end(), values));
+      values[1] = 1.0F / 3;
+      row.write();
+      EXPECT_EQ(row.values()[1], rounded(dtype, 1.0F / 3));
+      EXPECT_EQ(row.saved()[1], -3.0F);
+      std::vector<float> changed(3);
+      read_row(dtype, tensor, 3, changed.data());
+      EXPECT_TRUE(std::equal(changed.begin(), changed.end(), row.values()));
+      EXPECT_TRUE(row.active());
+    }
+    std::vector<float> after(3);
+    read_row(dtype, tensor, 3, after.data());
+    EXPECT_EQ(after, stored);
   }
 }
 

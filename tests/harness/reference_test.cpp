@@ -159,6 +159,31 @@ TEST(Reference, KnownAnswers) {
   EXPECT_GT(truth.mean_off, 0.1);
 }
 
+// Three equal weights of a third, which no 16-bit dtype has.
+TEST(Reference, ThePlainImplementationRoundsWeightsAndOutputs) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    Problem p;
+    p.n_q = 1;
+    p.n_kv = 3;
+    p.head_dim = p.head_dim_v = 1;
+    p.scale = 0.0;
+    p.dtype = dtype;
+    int shown = 0;  // rounding the output hides that of the weights now and then
+    for (std::uint64_t seed = 0; seed < 10; ++seed) {
+      Shape shape(p, Family::attention, seed, InputDist::normal);
+      float v[3];
+      read_row(dtype, row_at(dtype, shape.io().v, 0, 0, 0), 3, v);
+      const float sum = v[0] + v[1] + v[2];
+      const float plain = rounded(dtype, rounded(dtype, 1.0F / 3) * sum);
+      shown += plain != rounded(dtype, sum / 3) ? 1 : 0;
+      const Shape::Truth& truth = shape.truth();
+      EXPECT_NEAR(truth.values[0], static_cast<double>(sum) / 3, 1e-6);
+      EXPECT_NEAR(truth.plain_error * truth.rms, std::abs(plain - truth.values[0]), 1e-6);
+    }
+    EXPECT_GE(shown, 1);
+  }
+}
+
 TEST(Reference, BoundIsEightTimesThePlainErrorAndAFloor) {
   EXPECT_DOUBLE_EQ(reference::error_bound(DType::f32, 1e-6), 1e-5);
   EXPECT_DOUBLE_EQ(reference::error_bound(DType::bf16, 0), 0x1p-6);

@@ -16,7 +16,9 @@
 #include "harness/csv.hpp"
 #include "harness/liars/liar.hpp"
 #include "harness/results.hpp"
+#include "harness/work.hpp"
 #include "impls/cpu/naive.cpp"  // its kernel is under test
+#include "tests/harness/honest.hpp"
 
 namespace attn {
 namespace {
@@ -74,6 +76,33 @@ void run_and_stop(const Problem& p, const Io& io, void* state, void* scratch) {
   run(p, io, state, scratch);
 }
 
+// Of any dtype.
+void run_as_stored(const Problem& p, const Io& io, void* /*state*/, void* /*scratch*/) {
+  const auto values = testing_support::answer<float>(p, Family::attention, io);
+  write_row(p.dtype, values.data(), static_cast<std::int64_t>(values.size()), io.out.data);
+}
+
+// With the v of its first call.
+void run_with_old_v(const Problem& p, const Io& io, void* state, void* scratch) {
+  static std::vector<std::byte> kept;
+  const auto* v = static_cast<const std::byte*>(io.v.data);
+  if (kept.empty()) kept.assign(v, v + bytes_per_element(p.dtype) * p.batch * io.v.batch_stride);
+  Io old = io;
+  old.v.data = kept.data();
+  run_as_stored(p, old, state, scratch);
+}
+
+Backend in_bf16(std::string_view name, decltype(Backend::run) body) {
+  Backend backend = cpu_naive();
+  backend.name = name;
+  backend.run = body;
+  backend.refuses = [](const Problem& p) -> std::optional<Refusal> {
+    if (p.dtype == DType::bf16) return std::nullopt;
+    return Refusal{.sentence = "computes in bf16 only"};
+  };
+  return backend;
+}
+
 Backend faulty(std::string_view name, decltype(Backend::run) body) {
   Backend backend = cpu_naive();
   backend.name = name;
@@ -101,6 +130,8 @@ Backend liar(std::string_view name, std::string_view stem) {
 const std::vector<Entry>& registry() {
   static const std::vector<Entry> entries = {
       {"a.honest", {}, faulty("a.honest", run)},
+      {"bf16.honest", {}, in_bf16("bf16.honest", run_as_stored)},
+      {"bf16.old_v", {}, in_bf16("bf16.old_v", run_with_old_v)},
       {"liar.crash", {}, faulty("liar.crash", run_and_crash)},
       {"liar.flops", {}, liar("liar.flops", "half_flops")},
       {"liar.hang", {}, faulty("liar.hang", run_forever)},
@@ -140,9 +171,9 @@ class SupervisorRun : public testing::Test {
     sweep_.options.mem_limit_bytes = std::int64_t{8} << 30;
   }
 
-  void plan(std::vector<std::string> only, const std::string& n) {
+  void plan(std::vector<std::string> only, const std::string& n, const std::string& dtype = "f32") {
     sweep_.points = make_plan({.selection = {.only = std::move(only)},
-                               .axes = {{"n", n}, {"heads", "1"}},
+                               .axes = {{"n", n}, {"heads", "1"}, {"dtype", dtype}},
                                .all_threads = std::min(2, static_cast<int>(usable_cpus().size())),
                                .most_threads = 2});
   }
@@ -179,6 +210,14 @@ TEST_F(SupervisorRun, EachFaultCostsItsRowsAndNoOthers) {
     const Status late = status_of(result, "liar.late", n);
     EXPECT_TRUE(late == Status::mismatch || late == Status::error);
   }
+}
+
+TEST_F(SupervisorRun, ChecksAndGuardsIn16Bits) {
+  plan({"a.honest", "bf16.*"}, "65", "bf16");
+  const SweepResult result = run_sweep(sweep_, false);
+  EXPECT_EQ(status_of(result, "a.honest", 65), Status::unsupported);
+  EXPECT_EQ(status_of(result, "bf16.honest", 65), Status::ok);
+  EXPECT_EQ(status_of(result, "bf16.old_v", 65), Status::mismatch);
 }
 
 TEST_F(SupervisorRun, EarlyReturnConvictsNobodyElse) {

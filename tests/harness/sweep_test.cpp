@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "harness/names.hpp"
+
 namespace attn {
 namespace {
 
@@ -74,6 +78,21 @@ TEST(Predict, KnowsTwoCacheModesApart) {
   state.points[points[0].id].checks[0] = check;  // the smaller n, cold
   EXPECT_TRUE(predict(points, 1, state));
   EXPECT_FALSE(predict(points, 3, state));
+}
+
+TEST(RoofsOf, HaveAPeakForEveryDTypeInUse) {
+  for (const DType used : {DType::f32, DType::bf16}) {
+    Sweep sweep;
+    sweep.points = make_plan({.selection = {.only = {"cpu.plain"}},
+                              .axes = {{"n", "64"}, {"dtype", std::string(name_of(used))}}});
+    std::set<DType> peaks;
+    for (const Roof& roof : roofs_of(sweep)) {
+      if (roof.kind == Roof::Kind::fma) peaks.insert(roof.dtype);
+    }
+    EXPECT_TRUE(peaks.contains(DType::f32));
+    const bool wanted = used == DType::bf16 && roof_available({Roof::Kind::fma, DType::bf16, 1});
+    EXPECT_EQ(peaks.contains(DType::bf16), wanted);
+  }
 }
 
 TEST(ShapeKey, IsSharedByBackendsAndThreadsOnly) {

@@ -74,6 +74,7 @@ TEST_P(SimdTargets, SayWhichTheyAre) {
 // Also with more threads than cores.
 TEST_P(SimdTargets, GiveTheSameBitsOnAnyNumberOfThreads) {
   const Backend& backend = GetParam().entry.backend;
+  const DType dtype = cases_of(backend).front().problem.dtype;
   for (const Mask mask : {Mask::none, Mask::causal}) {
     std::vector<float> on_one;
     for (const int threads : {1, 2, 3, 7}) {
@@ -81,6 +82,7 @@ TEST_P(SimdTargets, GiveTheSameBitsOnAnyNumberOfThreads) {
         set_heads(wanted, 4, 2), set_dims(wanted, 32, 24);
         wanted.problem.mask = mask;
         wanted.problem.threads = threads;
+        wanted.problem.dtype = dtype;
       });
       if (refuses(backend, c.problem)) continue;
       const Tensors tensors(c, backend);
