@@ -92,7 +92,7 @@ judge() {
 
 # ---- neon ------------------------------------------------------------------------------------------
 neon() {
-  local root=$PWD/$here/arm64/root status=0
+  local root=$PWD/$here/arm64/root status=0 kind
   command -v aarch64-linux-gnu-g++ >/dev/null || fail "no aarch64-linux-gnu-g++ here; $setup"
   command -v qemu-aarch64-static >/dev/null || fail "no qemu-aarch64-static here; $setup"
   [ -e "$root/usr/include/hwy" ] || fail "no arm64 libraries in $here; $setup"
@@ -172,6 +172,8 @@ cpu: model=corei7_skylake_x, ips=50000000
 ata0-master: type=cdrom, path=$guest/guest.iso, status=inserted
 boot: cdrom
 com1: enabled=1, mode=file, dev=$log
+sound: waveoutdrv=dummy, waveindrv=dummy, midioutdrv=dummy
+speaker: enabled=0
 log: $guest/bochs.log
 panic: action=fatal
 error: action=ignore
