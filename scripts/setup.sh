@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
   cat <<'HELP'
-usage: scripts/setup.sh [--dev] [--help]
+usage: scripts/setup.sh [--dev] [--other-cpus] [--help]
 
 Makes this machine ready to build and run attnbench (Debian 12, Ubuntu 24.04 or newer):
   1. installs from apt the compiler, CMake and the libraries that are missing, and nothing else;
@@ -16,15 +16,20 @@ What is already here stays as it is. A second call changes nothing and takes les
   --dev   also what scripts/test.sh and scripts/lint.sh need: clang with its sanitizers and OpenMP,
           clang-format, shellcheck and chromium with its driver from apt; clang-tidy, pytest,
           pytest-xdist, hypothesis, selenium, ruff and mypy into .venv
+  --other-cpus
+          also what scripts/other_cpus.sh needs: from apt Bochs, QEMU's user mode, a compiler for aarch64
+          and what makes a bootable image; into build/other-cpus, from Debian's mirror and not installed,
+          arm64's libraries and a kernel
 
 Without apt it prints what is missing and ends with 2. It uses sudo only when not root.
 HELP
 }
 
-dev=no
+dev=no other_cpus=no
 while [ $# -gt 0 ]; do
   case $1 in
     --dev) dev=yes ;;
+    --other-cpus) other_cpus=yes ;;
     -h | --help) usage && exit 0 ;;
     *) echo "setup: unknown option '$1'; scripts/setup.sh --help lists them" >&2 && exit 2 ;;
   esac
@@ -51,6 +56,11 @@ if [ "$dev" = yes ]; then
   commands+=(clang-format:clang-format shellcheck:shellcheck
     clang:clang++ llvm:llvm-symbolizer chromium:chromium chromium-driver:chromedriver)
   libraries+=(libomp-dev:omp.h libclang-rt-dev:sanitizer/tsan_interface.h)
+fi
+if [ "$other_cpus" = yes ]; then
+  commands+=(g++-aarch64-linux-gnu:aarch64-linux-gnu-g++ qemu-user-static:qemu-aarch64-static
+    bochs:bochs cpio:cpio xorriso:xorriso)
+  libraries+=(busybox-static:- debian-archive-keyring:- isolinux:- syslinux-common:-)
 fi
 
 # The first Python of at least 3.11 that can make a virtual environment.
@@ -162,6 +172,43 @@ else
     echo "$wanted $extra" >"$stamp"
     changed=yes
   fi
+fi
+
+# Debian's arm64 libraries and a kernel, unpacked and not installed, by an apt with lists of its own and
+# no status: this machine's packages and architectures stay as they are.
+if [ "$other_cpus" = yes ] && [ ! -f build/other-cpus/stamp ]; then
+  here=$PWD/build/other-cpus
+  rm -rf "$here"/{apt,arm64,kernel}
+  mkdir -p "$here"/apt/{lists,cache/archives}/partial "$here"/{arm64,kernel}/download
+  cat >"$here/apt/sources.list" <<SOURCES
+deb [arch=amd64,arm64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
+SOURCES
+  cat >"$here/apt/apt.conf" <<CONF
+APT::Architecture "amd64";
+APT::Architectures { "amd64"; "arm64"; };
+APT::Sandbox::User "";
+Acquire::Retries "3";
+Dir::Etc::sourcelist "$here/apt/sources.list";
+Dir::Etc::sourceparts "-";
+Dir::State::lists "$here/apt/lists";
+Dir::State::status "/dev/null";
+Dir::Cache "$here/apt/cache";
+CONF
+  # unpack FOLDER PACKAGE...: into build/other-cpus/FOLDER/root.
+  unpack() {
+    local folder=$here/$1 deb
+    (cd "$folder/download" && APT_CONFIG=$here/apt/apt.conf retry apt-get -q download "${@:2}") ||
+      fail "apt-get could not download ${*:2}"
+    for deb in "$folder"/download/*.deb; do dpkg-deb -x "$deb" "$folder/root"; done
+  }
+  say "unpacking arm64's libraries and a kernel into build/other-cpus"
+  APT_CONFIG=$here/apt/apt.conf retry apt-get -q update || fail "apt-get could not read the lists of deb.debian.org"
+  unpack arm64 {libhwy-dev,libhwy1,libbenchmark-dev,libbenchmark1debian,libfmt-dev,libfmt9}:arm64 \
+    {libgtest-dev,libgmock-dev}:arm64 googletest libcli11-dev nlohmann-json3-dev
+  unpack kernel "$(APT_CONFIG=$here/apt/apt.conf apt-cache depends linux-image-cloud-amd64 |
+    awk '$1 == "Depends:" { print $2; exit }')"
+  touch "$here/stamp"
+  changed=yes
 fi
 
 if [ "$changed" = yes ]; then

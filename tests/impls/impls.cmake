@@ -42,6 +42,30 @@ endif()
 if(ATTN_HAVE_HWY)
   attn_test(simd_targets_test SOURCES impls/simd_targets_test.cpp
     LIBS ${ATTN_BACKENDS} attn_harness FLAGS ${ATTN_FOLDER_simd_FLAGS})
+
+  # All tests of impls/simd and nothing else, in one program, without the harness's many files and what
+  # they link, for an emulated CPU: scripts/other_cpus.sh.
+  set(ATTN_DECLARATIONS "")
+  set(ATTN_ENTRIES "")
+  set(ATTN_FLAG_LINES "")
+  file(GLOB ATTN_SIMD_FILES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/impls/simd/*.cpp)
+  foreach(file IN LISTS ATTN_SIMD_FILES)
+    get_filename_component(stem ${file} NAME_WE)
+    string(APPEND ATTN_DECLARATIONS "Backend simd_${stem}();\n")
+    string(APPEND ATTN_ENTRIES "      {\"simd.${stem}\", {}, simd_${stem}()},\n")
+  endforeach()
+  configure_file(${CMAKE_SOURCE_DIR}/harness/registry.cpp.in
+    ${CMAKE_CURRENT_BINARY_DIR}/generated/simd_registry.cpp @ONLY)
+  set(ATTN_SIMD_PARTS buffers.cpp device_none.cpp layer.cpp work.cpp)
+  list(TRANSFORM ATTN_SIMD_PARTS PREPEND ${CMAKE_SOURCE_DIR}/harness/)
+  add_executable(simd_alone_test EXCLUDE_FROM_ALL impls/exp_test.cpp impls/conformance_test.cpp
+    impls/simd_targets_test.cpp ${ATTN_SIMD_FILES} ${CMAKE_CURRENT_BINARY_DIR}/generated/simd_registry.cpp
+    ${ATTN_SIMD_PARTS})
+  target_include_directories(simd_alone_test PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_options(simd_alone_test PRIVATE ${ATTN_FOLDER_simd_FLAGS}
+    -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv")
+  target_link_libraries(simd_alone_test PRIVATE attn_warnings GTest::gtest_main hwy::hwy OpenMP::OpenMP_CXX
+    fmt::fmt)
 endif()
 
 if(ATTN_HAVE_BLAS)
