@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
   cat <<'HELP'
-usage: scripts/setup.sh [--dev] [--help]
+usage: scripts/setup.sh [--dev] [--peers] [--help]
 
 Makes this machine ready to build and run attnbench (Debian 12, Ubuntu 24.04 or newer):
   1. installs from apt the compiler, CMake and the libraries that are missing, and nothing else;
@@ -16,15 +16,20 @@ What is already here stays as it is. A second call changes nothing and takes les
   --dev   also what scripts/test.sh and scripts/lint.sh need: clang with its sanitizers and OpenMP,
           clang-format, shellcheck and chromium with its driver from apt; clang-tidy, pytest,
           pytest-xdist, hypothesis, selenium, ruff and mypy into .venv
+  --peers also what other projects' attention is measured with, some 10 GB: oneDNN from apt; PyTorch, ONNX
+          Runtime and OpenVINO into .venv-peers; ZenDNN's plug-in, with a PyTorch of its own, into
+          .venv-zendnn. Configure again afterwards
 
 Without apt it prints what is missing and ends with 2. It uses sudo only when not root.
 HELP
 }
 
 dev=no
+peers=no
 while [ $# -gt 0 ]; do
   case $1 in
     --dev) dev=yes ;;
+    --peers) peers=yes ;;
     -h | --help) usage && exit 0 ;;
     *) echo "setup: unknown option '$1'; scripts/setup.sh --help lists them" >&2 && exit 2 ;;
   esac
@@ -52,6 +57,8 @@ if [ "$dev" = yes ]; then
     clang:clang++ llvm:llvm-symbolizer chromium:chromium chromium-driver:chromedriver)
   libraries+=(libomp-dev:omp.h libclang-rt-dev:sanitizer/tsan_interface.h)
 fi
+
+[ "$peers" = no ] || libraries+=(libdnnl-dev:dnnl.hpp)
 
 # The first Python of at least 3.11 that can make a virtual environment.
 find_python() {
@@ -162,6 +169,30 @@ else
     echo "$wanted $extra" >"$stamp"
     changed=yes
   fi
+fi
+
+# An environment with what an extra of pyproject.toml pins, without the project: peers_into <folder> <extra>
+peers_into() {
+  local folder=$1 extra=$2 wanted packages
+  packages=$(.venv/bin/python -c 'import sys, tomllib
+with open("pyproject.toml", "rb") as file:
+    print(*tomllib.load(file)["project"]["optional-dependencies"][sys.argv[1]])' "$extra")
+  wanted="$PWD $packages"
+  if "$folder/bin/python" -c '' 2>/dev/null &&
+    [ "$(cat "$folder/attn-setup.stamp" 2>/dev/null)" = "$wanted" ]; then
+    return
+  fi
+  "$folder/bin/python" -c 'import pip' 2>/dev/null || .venv/bin/python -m venv --clear "$folder"
+  say "installing into $folder: $packages"
+  # shellcheck disable=SC2086  # one word a package
+  retry "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+    --retries 5 --timeout 30 $packages || fail "pip could not install $packages"
+  echo "$wanted" >"$folder/attn-setup.stamp"
+  changed=yes
+}
+if [ "$peers" = yes ] && [ -f pyproject.toml ]; then
+  peers_into .venv-peers peers
+  peers_into .venv-zendnn zendnn
 fi
 
 if [ "$changed" = yes ]; then
