@@ -18,6 +18,7 @@
 #include <map>
 
 #include "impls/attention.hpp"
+#include "impls/support/warm_up.hpp"
 
 namespace attn {
 namespace {
@@ -164,17 +165,6 @@ Cost cost(const Problem& p) {
           .scratch_bytes = scores * (p.dtype == DType::f32 ? 4 : 6)};
 }
 
-// The state is the mask [n_q, n_kv].
-void prepare(const Problem& p, const Parameters& /*parameters*/, void* state) {
-  if (p.mask != Mask::causal) return;
-  float* const mask = static_cast<float*>(state);
-  for (std::int64_t i = 0; i < p.n_q; ++i) {
-    for (std::int64_t j = 0; j < p.n_kv; ++j) {
-      mask[i * p.n_kv + j] = j < p.visible(0, i) ? 0.0F : -std::numeric_limits<float>::infinity();
-    }
-  }
-}
-
 void run(const Problem& p, const Io& io, void* state, void* scratch) {
   if (p.batch * p.n_q * p.head_dim_v == 0) return;
   auto found = made().find(key_of(p, io));
@@ -211,6 +201,18 @@ void run(const Problem& p, const Io& io, void* state, void* scratch) {
   }
   stream.wait();
   io.phase("");
+}
+
+// The state is the mask [n_q, n_kv].
+void prepare(const Problem& p, const Parameters& /*parameters*/, void* state) {
+  warm_up<cost, run>(p);
+  if (p.mask != Mask::causal) return;
+  float* const mask = static_cast<float*>(state);
+  for (std::int64_t i = 0; i < p.n_q; ++i) {
+    for (std::int64_t j = 0; j < p.n_kv; ++j) {
+      mask[i * p.n_kv + j] = j < p.visible(0, i) ? 0.0F : -std::numeric_limits<float>::infinity();
+    }
+  }
 }
 
 std::string resolved_impl(const Problem& p) {

@@ -6,11 +6,12 @@
 //   the result once more, which PyTorch returns in memory of its own and which is copied to `out`.
 //   What its blocks move is not counted; nor, under a causal mask, are the products past the diagonal.
 // Why this shape: called below its dispatcher of kernels, so that it runs or throws, never the
-//   unfused path instead. The scratch it declares is what the library allocates: result and log-sum-exp.
-// Limits: causal with n_q = n_kv only (its mask is aligned top-left), no key lengths, head_dim_v =
-//   head_dim, at least one query and key.
+//   unfused path instead.
+// Limits: causal with n_q = n_kv (its mask is aligned top-left) and scale > 0 only, no key lengths,
+//   head_dim_v = head_dim, at least one query and key. Result and blocks are allocated in the library.
 // Source: pytorch, aten/src/ATen/native/cpu/FlashAttentionKernel.cpp; Dao 2023, arXiv:2307.08691.
 #include "impls/support/torch.hpp"
+#include "impls/support/warm_up.hpp"
 
 namespace attn {
 namespace {
@@ -21,6 +22,11 @@ std::optional<Refusal> refuses(const Problem& p) {
   }
   if (p.n_q == 0 || p.n_kv == 0) {
     return Refusal{.sentence = "PyTorch's flash kernel needs at least one query and one key"};
+  }
+  if (p.mask == Mask::causal && !(p.effective_scale() > 0)) {
+    return Refusal{.sentence =
+                       "PyTorch's flash kernel masks with -inf before it scales: a causal "
+                       "problem needs a scale above 0"};
   }
   return refuse_unless_torch(p);
 }
@@ -33,8 +39,15 @@ Cost cost(const Problem& p) {
   return {.flops = 2 * p.heads * p.pairs() * widths,
           .exps = p.heads * p.pairs(),
           .exps_at_least = true,
-          .bytes = element * (queries * (widths + 2 * p.head_dim_v) + keys * widths),
-          .scratch_bytes = queries * (element * p.head_dim_v + 4)};
+          .bytes = element * (queries * (widths + 2 * p.head_dim_v) + keys * widths)};
+}
+
+void run(const Problem& p, const Io& io, void* /*state*/, void* /*scratch*/) {
+  run_torch(p, io, TorchPath::flash);
+}
+
+void prepare(const Problem& p, const Parameters& /*parameters*/, void* /*state*/) {
+  warm_up<cost, run>(p);
 }
 
 }  // namespace
@@ -45,8 +58,8 @@ Backend torch_sdpa() {
           .offers_log_sum_exp = true,
           .refuses = refuses,
           .cost = cost,
-          .run = [](const Problem& p, const Io& io, void* /*state*/,
-                    void* /*scratch*/) { run_torch(p, io, TorchPath::flash); },
+          .prepare = prepare,
+          .run = run,
           .resolved_impl = [](const Problem&) { return describe_torch("flash"); }};
 }
 

@@ -7,9 +7,10 @@
 //   because PyTorch returns it in memory of its own.
 // Why this shape: what its users get where the flash kernel does not do a problem.
 // Limits: causal with n_q = n_kv only (its mask is aligned top-left), no key lengths, at least one
-//   query and key. The scratch it declares is what the library allocates, S twice above all.
+//   query and key. All of it is allocated in the library, S twice.
 // Source: pytorch, aten/src/ATen/native/transformers/attention.cpp.
 #include "impls/support/torch.hpp"
+#include "impls/support/warm_up.hpp"
 
 namespace attn {
 namespace {
@@ -21,8 +22,6 @@ std::optional<Refusal> refuses(const Problem& p) {
   return refuse_unless_torch(p);
 }
 
-// In the library: S and A, the mask once as bytes and once as numbers, scaled Q and K, the result, and K
-// and V repeated where heads share them. S of bf16 is f32.
 Cost cost(const Problem& p) {
   const std::int64_t element = p.dtype == DType::f32 ? 4 : 2;
   const std::int64_t pairs = p.n_q * p.n_kv;
@@ -35,9 +34,15 @@ Cost cost(const Problem& p) {
   return {.flops = 2 * all * (p.head_dim + p.head_dim_v),
           .exps = all,
           .bytes = element * (4 * all + 3 * (q + k + out) + v + (shared ? 2 * (k + v) : 0) +
-                              (causal ? 2 * pairs + 2 * all : 0)),
-          .scratch_bytes =
-              4 * (2 * all + q + k + out + (shared ? k + v : 0)) + (causal ? 5 * pairs : 0)};
+                              (causal ? 2 * pairs + 2 * all : 0))};
+}
+
+void run(const Problem& p, const Io& io, void* /*state*/, void* /*scratch*/) {
+  run_torch(p, io, TorchPath::math);
+}
+
+void prepare(const Problem& p, const Parameters& /*parameters*/, void* /*state*/) {
+  warm_up<cost, run>(p);
 }
 
 }  // namespace
@@ -47,8 +52,8 @@ Backend torch_sdpa_math() {
           .threaded = true,
           .refuses = refuses,
           .cost = cost,
-          .run = [](const Problem& p, const Io& io, void* /*state*/,
-                    void* /*scratch*/) { run_torch(p, io, TorchPath::math); },
+          .prepare = prepare,
+          .run = run,
           .resolved_impl = [](const Problem&) { return describe_torch("math"); }};
 }
 

@@ -57,6 +57,8 @@ TEST(TorchLoader, WhatPyTorchDoesOtherwiseIsUnsupported) {
   }
   EXPECT_THAT(refusal_of(torch_sdpa(), [](Problem& p) { p.head_dim_v = 8; }).sentence,
               HasSubstr("head_dim_v"));
+  const auto causal_with_scale_0 = [](Problem& p) { p.mask = Mask::causal, p.scale = 0.0; };
+  EXPECT_THAT(refusal_of(torch_sdpa(), causal_with_scale_0).sentence, HasSubstr("scale above 0"));
 }
 
 }  // namespace
