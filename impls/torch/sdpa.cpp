@@ -3,7 +3,7 @@
 // Math: FlashAttention-2: Z = softmax(scale * Q K^T) V with a running maximum and sum over blocks of
 //   keys; the products are the wheel's own GEMM, MKL for f32.
 // Memory traffic (elements): the least, each tensor once: h n_q (d + d_v) + h_kv n_kv (d + d_v), and
-//   the result once more, which PyTorch returns in memory of its own and which is copied to `out`.
+//   the result twice more, for PyTorch returns it in memory of its own and it is copied to `out`.
 //   What its blocks move is not counted; nor, under a causal mask, are the products past the diagonal.
 // Why this shape: called below its dispatcher of kernels, so that it runs or throws, never the
 //   unfused path instead.

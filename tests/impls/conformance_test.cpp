@@ -216,6 +216,10 @@ TEST(MustRun, EveryLineNamesSomethingThatExists) {
 
 TEST(KnownFaults, AreThoseOfPeersAndOfCasesThatExist) {
   ASSERT_FALSE(known_faults().empty()) << "no faults in " << ATTN_KNOWN_FAULTS;
+  const auto is_peer = [](const Entry& entry) { return entry.peer; };
+  if (std::none_of(registry().begin(), registry().end(), is_peer)) {
+    GTEST_SKIP() << "this list has no peers";
+  }
   const std::vector<Case> cases = core_cases();
   for (const KnownFault& fault : known_faults()) {
     EXPECT_FALSE(fault.sentence.empty()) << fault.backend << ", " << fault.problem;
