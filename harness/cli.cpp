@@ -161,8 +161,8 @@ void add_run_options(CLI::App& app, RunRequest& request) {
   PlanOptions& plan = request.plan;
   MeasureOptions& measure = request.measure;
 
-  add_list(app, "only", plan.selection.only, "backends to measure, as globs: 'cpu.*,blas.gqa'",
-           "Selection", "GLOBS");
+  add_list(app, "only", plan.selection.only,
+           "backends to measure, as globs: 'cpu.*,blas.gqa' (all but peers)", "Selection", "GLOBS");
   add_list(app, "skip", plan.selection.skip, "backends to leave out, as globs", "Selection",
            "GLOBS");
 

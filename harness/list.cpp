@@ -47,8 +47,9 @@ std::string why_not(const Entry& entry) {
   return why;
 }
 
-std::string flags_of(const Backend& backend) {
-  std::string text;
+std::string flags_of(const Entry& entry) {
+  const Backend& backend = entry.backend;
+  std::string text = entry.peer ? "peer" : "";
   for (const auto& [set, word] : {std::pair{backend.threaded, "threaded"},
                                   std::pair{backend.exploits_sharing, "exploits_sharing"},
                                   std::pair{backend.layer_default, "layer_default"}}) {
@@ -62,8 +63,7 @@ std::string backends_text() {
   for (const Entry& entry : registry()) {
     const std::string why = why_not(entry);
     text += fmt::format("{:<18} {:<10} {:<30} {}\n", entry.name,
-                        entry.built() ? name_of(entry.backend.family) : "",
-                        entry.built() ? flags_of(entry.backend) : "",
+                        entry.built() ? name_of(entry.backend.family) : "", flags_of(entry),
                         !entry.built() ? "not built: " + why
                         : why.empty()  ? "runs"
                                        : "built, unavailable: " + why);
@@ -102,8 +102,11 @@ json list_json() {
   document["cpu_model"] = machine.cpu_model;
   for (const Entry& entry : registry()) {
     const std::string why = why_not(entry);
-    json item = {
-        {"name", entry.name}, {"built", entry.built()}, {"runs", why.empty()}, {"reason", why}};
+    json item = {{"name", entry.name},
+                 {"built", entry.built()},
+                 {"runs", why.empty()},
+                 {"reason", why},
+                 {"peer", entry.peer}};
     if (entry.built()) {
       const Backend& backend = entry.backend;
       item["family"] = name_of(backend.family);

@@ -48,10 +48,12 @@ std::vector<const Entry*> select(const Selection& selection) {
     usage_error(fmt::format("{}: \"{}\" matches no backend; there are {}", option, glob,
                             fmt::join(names, ", ")));
   };
-  std::set<std::string_view> chosen(names.begin(), names.end());
-  if (!selection.only.empty()) {
-    chosen.clear();
-    for (const std::string& glob : selection.only) chosen.merge(matches("--only", glob));
+  std::set<std::string_view> chosen;
+  for (const std::string& glob : selection.only) chosen.merge(matches("--only", glob));
+  if (selection.only.empty()) {
+    for (const Entry& entry : registry()) {
+      if (!entry.peer) chosen.insert(entry.name);
+    }
   }
   for (const std::string& glob : selection.skip) {
     for (const std::string_view name : matches("--skip", glob)) chosen.erase(name);

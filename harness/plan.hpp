@@ -36,7 +36,7 @@ struct Point {
 using Axes = std::map<std::string, std::string>;  // option name without dashes -> text
 
 struct Selection {
-  std::vector<std::string> only;  // globs over backend names; empty: all
+  std::vector<std::string> only;  // globs over backend names; empty: all but peers
   std::vector<std::string> skip;
 };
 

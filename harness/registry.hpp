@@ -14,6 +14,7 @@ struct Entry {
   std::string_view name;     // folder.stem
   std::string_view missing;  // why it is not built and what to install; empty when it is built
   Backend backend;           // meaningful when built
+  bool peer = false;         // another project's library: measured only where --only names it
   [[nodiscard]] bool built() const { return missing.empty(); }
 };
 

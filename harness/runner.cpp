@@ -162,7 +162,7 @@ CheckOutcome Runner::check() {
   if (device_) device_->download();
   if (const auto finding = trespass(before)) return error(finding->rule, finding->reason);
   const std::int64_t slack = peak_slack_bytes * point_.problem.threads;
-  if (rules_.has(Safeguard::memory_peak) &&
+  if (rules_.has(Safeguard::memory_peak) && !point_.entry->peer &&  // a library's memory is its own
       outcome.peak_bytes > cost_.scratch_bytes + cost_.scratch_bytes / 50 + slack) {
     return error(Safeguard::memory_peak,
                  fmt::format("took {} bytes of memory in one call, but declares {} of scratch",

@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
   cat <<'HELP'
-usage: scripts/setup.sh [--dev] [--other-cpus] [--help]
+usage: scripts/setup.sh [--dev] [--peers] [--other-cpus] [--help]
 
 Makes this machine ready to build and run attnbench (Debian 12, Ubuntu 24.04 or newer):
   1. installs from apt the compiler, CMake and the libraries that are missing, and nothing else;
@@ -16,6 +16,9 @@ What is already here stays as it is. A second call changes nothing and takes les
   --dev   also what scripts/test.sh and scripts/lint.sh need: clang with its sanitizers and OpenMP,
           clang-format, shellcheck and chromium with its driver from apt; clang-tidy, pytest,
           pytest-xdist, hypothesis, selenium, ruff and mypy into .venv
+  --peers also what other projects' attention is measured with, some 10 GB: oneDNN from apt; PyTorch, ONNX
+          Runtime and OpenVINO into .venv-peers; ZenDNN's plug-in, with a PyTorch of its own, into
+          .venv-zendnn. Configure again afterwards
   --other-cpus
           also what scripts/other_cpus.sh needs: from apt Bochs, QEMU's user mode, a compiler for aarch64
           and what makes a bootable image; into build/other-cpus, from Debian's mirror and not installed,
@@ -25,10 +28,13 @@ Without apt it prints what is missing and ends with 2. It uses sudo only when no
 HELP
 }
 
-dev=no other_cpus=no
+dev=no
+peers=no
+other_cpus=no
 while [ $# -gt 0 ]; do
   case $1 in
     --dev) dev=yes ;;
+    --peers) peers=yes ;;
     --other-cpus) other_cpus=yes ;;
     -h | --help) usage && exit 0 ;;
     *) echo "setup: unknown option '$1'; scripts/setup.sh --help lists them" >&2 && exit 2 ;;
@@ -62,6 +68,8 @@ if [ "$other_cpus" = yes ]; then
     bochs:bochs cpio:cpio xorriso:xorriso)
   libraries+=(busybox-static:- debian-archive-keyring:- isolinux:- syslinux-common:-)
 fi
+
+[ "$peers" = no ] || libraries+=(libdnnl-dev:dnnl.hpp)
 
 # The first Python of at least 3.11 that can make a virtual environment.
 find_python() {
@@ -180,9 +188,13 @@ if [ "$other_cpus" = yes ] && [ ! -f build/other-cpus/stamp ]; then
   here=$PWD/build/other-cpus
   rm -rf "$here"/{apt,arm64,kernel}
   mkdir -p "$here"/apt/{lists,cache/archives}/partial "$here"/{arm64,kernel}/download
-  cat >"$here/apt/sources.list" <<SOURCES
-deb [arch=amd64,arm64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
-SOURCES
+  # The mirror and the release that this machine's own apt knows.
+  # shellcheck disable=SC2016  # the format string is apt's own
+  mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' 'Component: main' |
+    awk '$2 !~ /-/ { print; exit }')
+  [ -n "$mirror" ] || fail "apt knows no Debian mirror here to take arm64's libraries from"
+  echo "deb [arch=amd64,arm64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror main" \
+    >"$here/apt/sources.list"
   cat >"$here/apt/apt.conf" <<CONF
 APT::Architecture "amd64";
 APT::Architectures { "amd64"; "arm64"; };
@@ -202,13 +214,37 @@ CONF
     for deb in "$folder"/download/*.deb; do dpkg-deb -x "$deb" "$folder/root"; done
   }
   say "unpacking arm64's libraries and a kernel into build/other-cpus"
-  APT_CONFIG=$here/apt/apt.conf retry apt-get -q update || fail "apt-get could not read the lists of deb.debian.org"
+  APT_CONFIG=$here/apt/apt.conf retry apt-get -q update || fail "apt-get could not read the lists of $mirror"
   unpack arm64 {libhwy-dev,libhwy1,libbenchmark-dev,libbenchmark1debian,libfmt-dev,libfmt9}:arm64 \
     {libgtest-dev,libgmock-dev}:arm64 googletest libcli11-dev nlohmann-json3-dev
   unpack kernel "$(APT_CONFIG=$here/apt/apt.conf apt-cache depends linux-image-cloud-amd64 |
     awk '$1 == "Depends:" { print $2; exit }')"
   touch "$here/stamp"
   changed=yes
+fi
+
+# An environment with what an extra of pyproject.toml pins, without the project: peers_into <folder> <extra>
+peers_into() {
+  local folder=$1 extra=$2 wanted packages
+  packages=$(.venv/bin/python -c 'import sys, tomllib
+with open("pyproject.toml", "rb") as file:
+    print(*tomllib.load(file)["project"]["optional-dependencies"][sys.argv[1]])' "$extra")
+  wanted="$PWD $packages"
+  if "$folder/bin/python" -c '' 2>/dev/null &&
+    [ "$(cat "$folder/attn-setup.stamp" 2>/dev/null)" = "$wanted" ]; then
+    return
+  fi
+  "$folder/bin/python" -c 'import pip' 2>/dev/null || .venv/bin/python -m venv --clear "$folder"
+  say "installing into $folder: $packages"
+  # shellcheck disable=SC2086  # one word a package
+  retry "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+    --retries 5 --timeout 30 $packages || fail "pip could not install $packages"
+  echo "$wanted" >"$folder/attn-setup.stamp"
+  changed=yes
+}
+if [ "$peers" = yes ] && [ -f pyproject.toml ]; then
+  peers_into .venv-peers peers
+  peers_into .venv-zendnn zendnn
 fi
 
 if [ "$changed" = yes ]; then

@@ -41,7 +41,8 @@ set(ATTN_EMULATED emulated_registry emulated_backends emulated_device cuda_emula
 # The one conformance suite, over the backends on the emulated device.
 attn_test(emulated_conformance_test PREFIX Emulated. SOURCES impls/conformance_test.cpp
   LIBS ${ATTN_EMULATED} attn_harness BACKENDS ${ATTN_CUDA_NAMES}
-  FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/must_run.csv")
+  FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator/must_run.csv"
+    -DATTN_KNOWN_FAULTS="${CMAKE_CURRENT_SOURCE_DIR}/impls/known_faults.csv")
 
 # Sanitized code is many times slower.
 set(ATTN_LARGEST_N 515)

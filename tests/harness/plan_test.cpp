@@ -50,6 +50,19 @@ TEST(Plan, DefaultSweepHasItsFourParts) {
   EXPECT_EQ(count(points, [](const Point& p) { return p.problem.scope == Scope::layer; }), 7 + 10);
 }
 
+// They would lengthen a sweep that is timed to the minute, and fill its tables with what is not built.
+TEST(Plan, PeersTakePartOnlyWhereTheyAreNamed) {
+  const auto peers = [](const PlanOptions& options) {
+    return count(make_plan(options),
+                 [](const Point& p) { return p.entry->name.starts_with("peer."); });
+  };
+  EXPECT_EQ(peers({}), 0);
+  EXPECT_EQ(peers({.selection = {.skip = {"cpu.*"}}}), 0);
+  EXPECT_EQ(peers({.axes = {{"n", "64"}}}), 0);
+  EXPECT_EQ(peers({.selection = {.only = {"cpu.*", "peer.*"}}, .axes = {{"n", "64"}}}), 2);
+  EXPECT_EQ(peers({.selection = {.only = {"peer.absent"}}}), 10);
+}
+
 TEST(Plan, QuickIsTheDefaultSweepUpTo2048) {
   const auto full = make_plan({});
   const auto quick = make_plan({.presets = {"quick"}});

@@ -21,6 +21,11 @@ const std::vector<Entry>& registry() {
        {},
        {.name = "cpu.plain", .layer_default = true, .refuses = refuses, .cost = cost, .run = run}},
       {"gpu.absent", "needs a toolkit: install it", {}},
+      {"peer.absent", "needs a wheel: install it", {}, true},
+      {"peer.fused",
+       {},
+       {.name = "peer.fused", .threaded = true, .refuses = refuses, .cost = cost, .run = run},
+       true},
   };
   return entries;
 }

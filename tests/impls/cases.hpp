@@ -256,6 +256,7 @@ inline std::vector<Case> core_cases() {
   add("scale_2", 30, [&](Case& c) { c.problem.scale = 2.0; });
   add("scale_1", 30, [&](Case& c) { c.problem.scale = 1.0; });
   add("scale_negative", 30, [&](Case& c) { c.problem.scale = -0.5; });
+  add("scale_negative_causal", 30, [&](Case& c) { causal(c), c.problem.scale = -0.5; });
   add("scale_0_causal", 30, [&](Case& c) { causal(c), c.problem.scale = 0.0; });
   add("scale_0_nan", 150, [&](Case& c) {
     causal(c), set_heads(c, 4, 2);

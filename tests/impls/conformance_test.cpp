@@ -2,6 +2,7 @@
 // One suite: every built backend of the tree, on every problem of its family.
 #include <fmt/format.h>
 #include <fnmatch.h>
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -80,6 +81,53 @@ std::vector<MustRun> must_run() {
   return lines;
 }
 
+// One line of known_faults.csv: what another project's library is known to get wrong, in words.
+struct KnownFault {
+  std::string backend, problem, sentence;
+};
+
+const std::vector<KnownFault>& known_faults() {
+  static const std::vector<KnownFault> faults = [] {
+    std::vector<KnownFault> lines;
+    std::ifstream file(ATTN_KNOWN_FAULTS);
+    std::string line;
+    std::getline(file, line);
+    while (std::getline(file, line)) {
+      std::istringstream fields(line);
+      KnownFault fault;
+      std::getline(fields, fault.backend, ',');
+      std::getline(fields, fault.problem, ',');
+      std::getline(fields, fault.sentence);
+      lines.push_back(fault);
+    }
+    return lines;
+  }();
+  return faults;
+}
+
+const KnownFault* known_fault(const Point& point) {
+  for (const KnownFault& fault : known_faults()) {
+    if (fault.backend == point.entry.name && fault.problem == point.problem_case.name) {
+      return &fault;
+    }
+  }
+  return nullptr;
+}
+
+// What was expected to fail and did not must leave the list.
+void skip_if_it_fails(const KnownFault& fault, const std::function<void()>& check) {
+  testing::TestPartResultArray results;
+  {
+    testing::ScopedFakeTestPartResultReporter catches(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &results);
+    check();
+  }
+  for (int i = 0; i < results.size(); ++i) {
+    if (results.GetTestPartResult(i).failed()) GTEST_SKIP() << "known fault: " << fault.sentence;
+  }
+  FAIL() << "passes, but known_faults.csv says: " << fault.sentence << "; take the line out";
+}
+
 class Conformance : public testing::TestWithParam<Point> {};
 
 TEST_P(Conformance, MatchesTheReference) {
@@ -101,9 +149,14 @@ TEST_P(Conformance, MatchesTheReference) {
     const Tensors tensors(c, backend);
     return check_device_run(tensors, backend, Expected(c, backend, tensors));
   }
-  check_run(c, backend, declared, [&](const Problem& p, const Io& io, void* state, void* scratch) {
-    run(backend, p, io, state, scratch);
-  });
+  const auto check = [&] {
+    check_run(c, backend, declared,
+              [&](const Problem& p, const Io& io, void* state, void* scratch) {
+                run(backend, p, io, state, scratch);
+              });
+  };
+  if (const KnownFault* fault = known_fault(GetParam())) return skip_if_it_fails(*fault, check);
+  check();
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryBackend, Conformance, testing::ValuesIn(points()),
@@ -128,7 +181,10 @@ TEST(Repeat, TheSameBitsInTwentyRuns) {
           wanted.problem.dtype = dtype;
         });
         if (refuses(entry.backend, c.problem)) continue;
-        const Scratch scratch(cost(entry.backend, c.problem).scratch_bytes);
+        const Cost declared = cost(entry.backend, c.problem);
+        const Scratch scratch(declared.scratch_bytes);
+        const FencedBuffer state(static_cast<std::size_t>(declared.state_bytes));
+        prepare(entry.backend, c.problem, {}, state.data());
         omp_set_num_threads(threads);
         std::vector<float> first;
         for (int call = 0; call < 20; ++call) {
@@ -137,7 +193,7 @@ TEST(Repeat, TheSameBitsInTwentyRuns) {
           std::thread busy([&] {
             while (!stop) continue;
           });
-          run(entry.backend, c.problem, tensors.io, nullptr, scratch.data());
+          run(entry.backend, c.problem, tensors.io, state.data(), scratch.data());
           stop = true;
           busy.join();
           const std::vector<float> values = values_of(tensors.result());
@@ -159,6 +215,25 @@ TEST(MustRun, EveryLineNamesSomethingThatExists) {
     EXPECT_TRUE(std::any_of(all.begin(), all.end(),
                             [&](const Point& point) { return rule.matches(point); }))
         << rule.backend << ", " << rule.problem << " matches no backend or no case";
+  }
+}
+
+TEST(KnownFaults, AreThoseOfPeersAndOfCasesThatExist) {
+  ASSERT_FALSE(known_faults().empty()) << "no faults in " << ATTN_KNOWN_FAULTS;
+  const auto is_peer = [](const Entry& entry) { return entry.peer; };
+  if (std::none_of(registry().begin(), registry().end(), is_peer)) {
+    GTEST_SKIP() << "this list has no peers";
+  }
+  const std::vector<Case> cases = core_cases();
+  for (const KnownFault& fault : known_faults()) {
+    EXPECT_FALSE(fault.sentence.empty()) << fault.backend << ", " << fault.problem;
+    EXPECT_TRUE(std::any_of(cases.begin(), cases.end(),
+                            [&](const Case& c) { return c.name == fault.problem; }))
+        << fault.problem << " is no case";
+    EXPECT_TRUE(
+        std::any_of(registry().begin(), registry().end(),
+                    [&](const Entry& entry) { return entry.peer && entry.name == fault.backend; }))
+        << fault.backend << " is no peer: our own backends have no known faults";
   }
 }
 

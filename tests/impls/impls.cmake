@@ -3,7 +3,8 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 
 attn_test(conformance_test THREADED SOURCES impls/conformance_test.cpp impls/check_test.cpp
   impls/half_test.cpp LIBS ${ATTN_BACKENDS} attn_harness BACKENDS ${ATTN_BUILT}
-  FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv")
+  FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv"
+    -DATTN_KNOWN_FAULTS="${CMAKE_CURRENT_SOURCE_DIR}/impls/known_faults.csv")
 
 # Counts, digits and an example need no sanitizer: of the same kernels conformance_test sees every access.
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
@@ -19,6 +20,17 @@ if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   if(ATTN_HAVE_HWY)
     attn_test(exp_test SOURCES impls/exp_test.cpp LIBS hwy::hwy FLAGS ${ATTN_FOLDER_simd_FLAGS})
   endif()
+
+  # PyTorch's backends with a stub for PyTorch. The sanitizers forbid the way in which it is loaded.
+  add_library(torch_loader_stub MODULE impls/torch_loader_stub.cpp)
+  set_target_properties(torch_loader_stub PROPERTIES OUTPUT_NAME attn_torch
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/torch_loader_stub)
+  file(GLOB ATTN_TORCH_FILES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/impls/torch/*.cpp)
+  attn_test(torch_loader_test SOURCES impls/torch_loader_test.cpp ${ATTN_TORCH_FILES}
+    LIBS OpenMP::OpenMP_CXX ${CMAKE_DL_LIBS})
+  target_link_options(torch_loader_test PRIVATE
+    -Wl,-rpath,$<TARGET_FILE_DIR:torch_loader_stub>)
+  add_dependencies(torch_loader_test torch_loader_stub)
 
   # `omp simd` only: no thread is started.
   attn_test(vector_math_test SOURCES impls/vector_math_test.cpp FLAGS -O3 -march=native -fno-trapping-math -fopenmp-simd)

@@ -19,14 +19,24 @@ namespace {
 
 TEST(OnePool, OpenBlasThreadsThroughOpenMp) { EXPECT_EQ(openblas_get_parallel(), OPENBLAS_OPENMP); }
 
-TEST(OnePool, NoOtherFlavourIsLoaded) {
+// The loaded libraries whose file name begins with one of `names`.
+std::set<std::string> loaded(const std::vector<std::string>& names) {
   std::ifstream maps("/proc/self/maps");
   std::set<std::string> libraries;
   for (std::string line; std::getline(maps, line);) {
     const std::size_t path = line.find('/');
-    if (path == std::string::npos || line.find("openblas", path) == std::string::npos) continue;
-    libraries.insert(std::filesystem::canonical(line.substr(path)).string());
+    if (path == std::string::npos) continue;
+    const std::string file = std::filesystem::path(line.substr(path)).filename();
+    for (const std::string& name : names) {
+      if (!file.starts_with(name)) continue;
+      libraries.insert(std::filesystem::canonical(line.substr(path)).string());
+    }
   }
+  return libraries;
+}
+
+TEST(OnePool, NoOtherFlavourIsLoaded) {
+  const std::set<std::string> libraries = loaded({"libopenblas"});
   for (const std::string& library : libraries) {
     EXPECT_EQ(library.find("pthread"), std::string::npos) << library;
   }
@@ -51,6 +61,32 @@ TEST(OnePool, ProductsRunOnTheThreadsThatAreThere) {
               values.data(), 512, 0.0F, product.data(), 512);
   EXPECT_EQ(product.back(), 2048.0F);
   EXPECT_EQ(threads_of_this_process(), threads);
+}
+
+TEST(OnePool, PeersThatHaveRunHaveBroughtNoOtherOpenMp) {
+  const std::size_t before = loaded({"libgomp", "libomp", "libiomp"}).size();
+  int seen = 0;
+  for (const Entry& entry : registry()) {
+    if (!entry.built() || !entry.peer) continue;
+    Problem p;
+    p.threads = 2;
+    p.n_q = p.n_kv = 64;
+    const Backend& backend = entry.backend;
+    if (backend.refuses(p)) continue;
+    const Cost cost = backend.cost(p);
+    std::vector<float> q(64 * 64, 1.0F), out(q.size());
+    std::vector<float> state(cost.state_bytes / 4 + 1), scratch(cost.scratch_bytes / 4 + 1);
+    Io io;
+    io.q = io.k = io.v = {q.data(), 64 * 64, 64 * 64, 64};
+    io.out = {out.data(), 64 * 64, 64 * 64, 64};
+    omp_set_num_threads(p.threads);
+    if (backend.prepare != nullptr) backend.prepare(p, {}, state.data());
+    backend.run(p, io, state.data(), scratch.data());
+    EXPECT_FLOAT_EQ(out.back(), 1.0F) << entry.name;
+    ++seen;
+  }
+  if (seen == 0) GTEST_SKIP() << "no peer runs here";
+  EXPECT_EQ(loaded({"libgomp", "libomp", "libiomp"}).size(), before);
 }
 
 TEST(OnePool, BackendsSayWhichLibraryRan) {

@@ -443,7 +443,7 @@ def test_list_names_every_file_of_impls(
         else:
             assert str(backend["reason"]) in line
         if backend["built"]:
-            wanted = {"name", "built", "runs", "reason", "family", "device"}
+            wanted = {"name", "built", "runs", "reason", "peer", "family", "device"}
             assert set(backend) == wanted | {"threaded", "exploits_sharing", "layer_default"}
     assert {b["name"] for b in listed["backends"] if b["runs"]} >= {"cpu.naive", "cpu.lstm"}
 
