@@ -122,7 +122,7 @@ fill_guest() {
   cp /bin/busybox "$root/bin/"
   cp "$test" "$root/tests/"
   ldd "$test" | grep -o '/[^ ]*' | xargs cp -L --parents -t "$root"
-  cp --parents "$PWD/tests/impls/must_run.csv" "$root"
+  cp --parents "$PWD"/tests/impls/{must_run,known_faults}.csv "$root"
   cat >"$root/init" <<INIT
 #!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc

@@ -75,7 +75,8 @@ if(ATTN_HAVE_HWY)
     ${ATTN_SIMD_PARTS})
   target_include_directories(simd_alone_test PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_options(simd_alone_test PRIVATE ${ATTN_FOLDER_simd_FLAGS}
-    -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv")
+    -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv"
+    -DATTN_KNOWN_FAULTS="${CMAKE_CURRENT_SOURCE_DIR}/impls/known_faults.csv")
   target_link_libraries(simd_alone_test PRIVATE attn_warnings GTest::gtest_main hwy::hwy OpenMP::OpenMP_CXX
     fmt::fmt)
 endif()
