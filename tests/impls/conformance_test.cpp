@@ -124,7 +124,10 @@ TEST(Repeat, TheSameBitsInTwentyRuns) {
           wanted.problem.threads = threads;
         });
         if (refuses(entry.backend, c.problem)) continue;
-        const Scratch scratch(cost(entry.backend, c.problem).scratch_bytes);
+        const Cost declared = cost(entry.backend, c.problem);
+        const Scratch scratch(declared.scratch_bytes);
+        const FencedBuffer state(static_cast<std::size_t>(declared.state_bytes));
+        prepare(entry.backend, c.problem, {}, state.data());
         omp_set_num_threads(threads);
         std::vector<float> first;
         for (int call = 0; call < 20; ++call) {
@@ -133,7 +136,7 @@ TEST(Repeat, TheSameBitsInTwentyRuns) {
           std::thread busy([&] {
             while (!stop) continue;
           });
-          run(entry.backend, c.problem, tensors.io, nullptr, scratch.data());
+          run(entry.backend, c.problem, tensors.io, state.data(), scratch.data());
           stop = true;
           busy.join();
           const std::vector<float> values = values_of(tensors.result());
