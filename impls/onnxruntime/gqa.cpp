@@ -21,10 +21,6 @@ constexpr Peer peer{.name = "onnxruntime.gqa",
 
 std::optional<Refusal> limits(const Problem& p) {
   if (p.mask != Mask::causal) return Refusal{.sentence = "is always causal"};
-  if (p.n_q != p.n_kv) {
-    return Refusal{.sentence =
-                       "needs as many keys as queries: those before would be its own cache"};
-  }
   if (p.head_dim_v != p.head_dim) return Refusal{.sentence = "needs values as wide as keys"};
   if (p.head_dim % 8 != 0) return Refusal{.sentence = "needs a head_dim that is a multiple of 8"};
   if (p.effective_scale() == 0) return Refusal{.sentence = "a scale of 0 means the default to it"};

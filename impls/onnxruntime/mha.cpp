@@ -5,8 +5,8 @@
 // Memory traffic (elements): q, k, v and out once, which is the least: what the library does is its
 //   own.
 // Why this shape: the operator's tensors are [batch, token, head * dim].
-// Limits: f32, host; every query head has its own keys; no key lengths, empty tensors or rows without
-//   keys; a causal mask only with as many keys as queries; a scale of 0 means the default to it.
+// Limits: f32, host; every query head has its own keys; no key lengths or empty tensors; a causal
+//   mask only with as many keys as queries; a scale of 0 means the default to it.
 // Source: com.microsoft.MultiHeadAttention, onnxruntime/contrib_ops/cpu/bert.
 #include "impls/support/child.hpp"
 
@@ -21,9 +21,6 @@ constexpr Peer peer{.name = "onnxruntime.mha",
 
 std::optional<Refusal> limits(const Problem& p) {
   if (p.heads_kv != p.heads) return Refusal{.sentence = "every query head needs its own keys"};
-  if (p.mask == Mask::causal && p.n_q != p.n_kv) {
-    return Refusal{.sentence = "its causal mask needs as many keys as queries"};
-  }
   if (p.effective_scale() == 0) return Refusal{.sentence = "a scale of 0 means the default to it"};
   return std::nullopt;
 }

@@ -4,8 +4,9 @@
 // Memory traffic (elements): q, k, v and out once, which is the least: what the library does is its
 //   own.
 // Why this shape: the operation's tensors are [batch, head, token, dim].
-// Limits: f32 and bf16, host; every query head has its own keys; no key lengths, empty tensors or rows
-//   without keys; its causal corner lies top-left, so a causal mask only with as many keys as queries.
+// Limits: f32 and bf16, host; one head of keys for each query head or for all; no key lengths or
+//   empty tensors; its causal corner lies top-left, so a causal mask only with as many keys as
+//   queries.
 // Source: opset13 ScaledDotProductAttention, openvino/src/plugins/intel_cpu.
 #include "impls/support/child.hpp"
 
@@ -19,9 +20,8 @@ constexpr Peer peer{.name = "openvino.sdpa",
                     .bf16 = true};
 
 std::optional<Refusal> limits(const Problem& p) {
-  if (p.heads_kv != p.heads) return Refusal{.sentence = "every query head needs its own keys"};
-  if (p.mask == Mask::causal && p.n_q != p.n_kv) {
-    return Refusal{.sentence = "its causal corner lies top-left: as many keys as queries only"};
+  if (p.heads_kv != p.heads && p.heads_kv != 1) {
+    return Refusal{.sentence = "takes one head of keys for each query head, or for all"};
   }
   return std::nullopt;
 }

@@ -69,7 +69,8 @@ inline std::string installed_version(const Peer& peer) {
   return version;
 }
 
-// A core in host memory with at least one element, whose rows all see a key; then the library itself.
+// A core in host memory with at least one element, whose rows all see a key. The causal corner of these
+// libraries lies top-left, or the keys before it would be a cache of their own.
 inline std::optional<Refusal> refuse_unless_peer_core(const Peer& peer, const Problem& p) {
   if (p.dtype != DType::f32 && !(peer.bf16 && p.dtype == DType::bf16)) {
     return Refusal{.sentence =
@@ -80,8 +81,8 @@ inline std::optional<Refusal> refuse_unless_peer_core(const Peer& peer, const Pr
     return Refusal{.sentence = "the library is not handed empty tensors"};
   }
   if (!p.key_lengths.empty()) return Refusal{.sentence = "is called without key lengths"};
-  if (p.mask == Mask::causal && p.n_q > p.n_kv) {
-    return Refusal{.sentence = "the library has no rows that see no key"};
+  if (p.mask == Mask::causal && p.n_q != p.n_kv) {
+    return Refusal{.sentence = "its causal mask needs as many keys as queries"};
   }
   return std::nullopt;
 }

@@ -4,9 +4,9 @@
 // Memory traffic (elements): q, k, v and out once, which is the least: what the library does is its
 //   own.
 // Why this shape: the operator's tensors are [batch, head, token, dim], as PyTorch's.
-// Limits: f32 and bf16, host; every query head has its own keys, values as wide as keys; no key
-//   lengths, empty tensors or rows without keys; its causal corner lies top-left, so a causal mask
-//   only with as many keys as queries.
+// Limits: f32 and bf16, host; values as wide as keys; no key lengths or empty tensors; its causal
+//   corner lies top-left, so a causal mask only with as many keys as queries, and its
+//   -infinity is scaled too, so with a scale above 0.
 // Source: zentorch's zentorch_sdpa, ZenDNN's sdpa_direct.
 #include "impls/support/child.hpp"
 
@@ -20,10 +20,9 @@ constexpr Peer peer{.name = "zendnn.sdpa",
                     .bf16 = true};
 
 std::optional<Refusal> limits(const Problem& p) {
-  if (p.heads_kv != p.heads) return Refusal{.sentence = "every query head needs its own keys"};
   if (p.head_dim_v != p.head_dim) return Refusal{.sentence = "needs values as wide as keys"};
-  if (p.mask == Mask::causal && p.n_q != p.n_kv) {
-    return Refusal{.sentence = "its causal corner lies top-left: as many keys as queries only"};
+  if (p.mask == Mask::causal && p.effective_scale() <= 0) {
+    return Refusal{.sentence = "scales its mask too, so a causal one needs a scale above 0"};
   }
   return std::nullopt;
 }
