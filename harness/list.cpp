@@ -38,7 +38,7 @@ std::string why_not(const Entry& entry) {
   problem.d_model = 64;
   problem.memory = entry.backend.memory;
   const auto refusal = refuses(entry.backend, problem);
-  return refusal ? refusal->sentence : "";
+  return refusal && refusal->kind == Refusal::Kind::unavailable ? refusal->sentence : "";
 }
 
 std::string flags_of(const Backend& backend) {

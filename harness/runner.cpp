@@ -153,7 +153,8 @@ CheckOutcome Runner::check() {
   const OtherThreads others = threads_are_watched() ? other_threads() : OtherThreads{};
 
   CheckOutcome outcome;
-  const bool peak_known = reset_peak_rss() && !device_;
+  // What another process takes is not known here.
+  const bool peak_known = reset_peak_rss() && !device_ && !point_.entry->backend.own_clock;
   const std::int64_t resident = current_rss_bytes();
   outcome.seconds = call(io_).seconds;
   const std::uint64_t answer = output_.hash();  // at once: nobody may write any more

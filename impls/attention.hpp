@@ -170,8 +170,7 @@ struct Backend {
   bool layer_default = false;         // part of the default sweep's Layer part
   bool offers_probabilities = false;  // fills io.probabilities when it is there
   bool offers_log_sum_exp = false;    // fills io.log_sum_exp when it is there
-  bool peer = false;       // what a user would pick instead; in the default sweep only if named
-  bool own_clock = false;  // another process makes the call and times it: fills io.seconds
+  bool own_clock = false;        // another process makes the call and times it: fills io.seconds
   Memory memory = Memory::host;  // where the tensors must lie
   DType accumulator = DType::f32;
   std::optional<Refusal> (*refuses)(const Problem&) = nullptr;

@@ -28,7 +28,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 #include "impls/attention.hpp"
 
@@ -69,6 +68,14 @@ inline std::string installed_version(const Peer& peer) {
   return version;
 }
 
+inline std::optional<Refusal> refuse_unless_installed(const Peer& peer,
+                                                      const std::string& version) {
+  if (!version.empty()) return std::nullopt;
+  return Refusal{.kind = Refusal::Kind::unavailable,
+                 .sentence = std::string("needs ") + peer.package + " in " + peer.environment +
+                             ": run scripts/setup.sh --peers"};
+}
+
 // A core in host memory with at least one element, whose rows all see a key. The causal corner of these
 // libraries lies top-left, or the keys before it would be a cache of their own.
 inline std::optional<Refusal> refuse_unless_peer_core(const Peer& peer, const Problem& p) {
@@ -85,14 +92,6 @@ inline std::optional<Refusal> refuse_unless_peer_core(const Peer& peer, const Pr
     return Refusal{.sentence = "its causal mask needs as many keys as queries"};
   }
   return std::nullopt;
-}
-
-inline std::optional<Refusal> refuse_unless_installed(const Peer& peer,
-                                                      const std::string& version) {
-  if (!version.empty()) return std::nullopt;
-  return Refusal{.kind = Refusal::Kind::unavailable,
-                 .sentence = std::string("needs ") + peer.package + " in " + peer.environment +
-                             ": run scripts/setup.sh --peers"};
 }
 
 // The products that the problem asks for, and its tensors once: what a library does inside is not
@@ -282,9 +281,9 @@ struct PeerBackend {
   }
 
   static std::optional<Refusal> refuses(const Problem& p) {
+    if (auto refusal = refuse_unless_installed(peer, version())) return refusal;
     if (auto refusal = refuse_unless_peer_core(peer, p)) return refusal;
-    if (auto refusal = limits(p)) return refusal;
-    return refuse_unless_installed(peer, version());
+    return limits(p);
   }
 
   static Cost cost(const Problem& p) { return least_cost(p, sizeof(Remote)); }
@@ -339,7 +338,6 @@ struct PeerBackend {
   static Backend backend() {
     return {.name = peer.name,
             .threaded = true,
-            .peer = true,
             .own_clock = true,
             .refuses = refuses,
             .cost = cost,
