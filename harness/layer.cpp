@@ -101,6 +101,9 @@ std::optional<Refusal> refuses(const Backend& backend, const Problem& p) {
   if (backend.memory != Memory::host) {
     return Refusal{.sentence = "a layer around a device core is not supported"};
   }
+  if (backend.own_clock) {
+    return Refusal{.sentence = "a layer around a core in another process would have two clocks"};
+  }
   if (p.regime == Regime::decode) {
     return Refusal{.sentence = "a layer in decode would need the cache of its keys and values"};
   }

@@ -37,14 +37,8 @@ std::string why_not(const Entry& entry) {
   problem.n_q = problem.n_kv = 128;
   problem.d_model = 64;
   problem.memory = entry.backend.memory;
-  std::string why;
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    problem.dtype = dtype;
-    const auto refusal = refuses(entry.backend, problem);
-    if (!refusal) return "";
-    if (why.empty()) why = refusal->sentence;
-  }
-  return why;
+  const auto refusal = refuses(entry.backend, problem);
+  return refusal && refusal->kind == Refusal::Kind::unavailable ? refusal->sentence : "";
 }
 
 std::string flags_of(const Entry& entry) {

@@ -274,9 +274,10 @@ const std::vector<Column>& columns() {
       {{"timing", "noisy", "interval wider than +-2 % (or --max-ci), or none"}, noisy},
       {{"timing", "stop_reason", "rounds, precision, samples or budget"},
        [](const Row& r) { return r.stop(); }},
-      {{"timing", "timer", "steady_clock or cuda_event"},
+      {{"timing", "timer", "steady_clock, cuda_event, or child: another process made the call"},
        [](const Row& r) -> std::string {
          if (!r.time) return "";
+         if (r.point.entry->backend.own_clock) return "child";
          return r.p.memory == Memory::device ? "cuda_event" : "steady_clock";
        }},
       {{"timing", "cache_mode",

@@ -102,6 +102,7 @@ class Runner {
   Cost cost_;
   Output output_;
   FencedBuffer state_;
+  double own_seconds_ = 0;  // what a backend with its own clock says
   void* scratch_ = nullptr;
   Io io_;
   std::unique_ptr<DevicePoint> device_;

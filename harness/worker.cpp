@@ -192,6 +192,10 @@ std::optional<std::pair<Status, std::string>> Worker::answer_without_measuring(s
     const bool unavailable = refusal->kind == Refusal::Kind::unavailable;
     return {{unavailable ? Status::unavailable : Status::unsupported, refusal->sentence}};
   }
+  if (point.cache == CacheMode::cold && point.entry->backend.own_clock) {
+    return {{Status::unsupported,
+             "its inputs pass through the caches on their way to the process that makes the call"}};
+  }
   const bool on_device = point.problem.memory == Memory::device;
   const std::int64_t all_scratch = cost(point.entry->backend, point.problem).scratch_bytes;
   if (on_device && device_limit_bytes_ > 0) {  // else the call itself will say what is wrong

@@ -138,7 +138,8 @@ struct Io {
   View probabilities;  // f32 [batch, heads, n_q, n_kv]; zeros behind the mask
   View log_sum_exp;    // f32 [batch, heads, n_q, 1]; -inf where a query sees no key
   PhaseHook phase;
-  void* stream = nullptr;  // device backends enqueue here and do not wait
+  void* stream = nullptr;     // device backends enqueue here and do not wait
+  double* seconds = nullptr;  // where a backend with `own_clock` writes what the call took
 };
 
 // A refusal is data: the sentence becomes the reason of a row.
@@ -172,7 +173,8 @@ struct Backend {
   bool layer_default = false;         // part of the default sweep's Layer part
   bool offers_probabilities = false;  // fills io.probabilities when it is there
   bool offers_log_sum_exp = false;    // fills io.log_sum_exp when it is there
-  Memory memory = Memory::host;       // where the tensors must lie
+  bool own_clock = false;        // another process makes the call and times it: fills io.seconds
+  Memory memory = Memory::host;  // where the tensors must lie
   DType accumulator = DType::f32;
   std::optional<Refusal> (*refuses)(const Problem&) = nullptr;
   Cost (*cost)(const Problem&) = nullptr;

@@ -387,7 +387,7 @@ void run(const Problem& p, const Io& io, void* state, void* scratch) {
 }
 
 std::string resolved_impl(const Problem& p) {
-  if (has_dot_products()) return "AVX512-BF16, 16 keys x 16 queries";
+  if (has_dot_products()) return "Highway AVX3 and AVX512-BF16, 16 keys x 16 queries";
   return "simd.fused, as the CPU lacks AVX512-BF16: " + simd_fused().resolved_impl(p);
 }
 

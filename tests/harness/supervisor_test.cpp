@@ -49,6 +49,19 @@ void run_and_poke(const Problem& p, const Io& io, void* state, void* scratch) {
   const_cast<float*>(io.k.row<float>(0, 0, 0))[0] += 1;
 }
 
+constexpr double own_clock_s = 1e-3;
+
+void run_by_own_clock(const Problem& p, const Io& io, void* state, void* scratch) {
+  run(p, io, state, scratch);
+  std::this_thread::sleep_for(std::chrono::duration<double>(own_clock_s));
+  *io.seconds = own_clock_s;
+}
+
+void run_by_wrong_clock(const Problem& p, const Io& io, void* state, void* scratch) {
+  run(p, io, state, scratch);
+  *io.seconds = p.n_q == 65 ? 0 : 1e3;
+}
+
 // As a terminal's Ctrl-Z and a later `fg`: one call stands still for longer than its time-out, with or
 // without the supervisor.
 constexpr double stop_s = 2;
@@ -116,6 +129,12 @@ Backend threaded(std::string_view name, decltype(Backend::run) body) {
   return backend;
 }
 
+Backend own_clock(std::string_view name, decltype(Backend::run) body) {
+  Backend backend = faulty(name, body);
+  backend.own_clock = true;
+  return backend;
+}
+
 // One of harness/liars.
 Backend liar(std::string_view name, std::string_view stem) {
   const auto found = std::find_if(liars().begin(), liars().end(),
@@ -132,6 +151,7 @@ const std::vector<Entry>& registry() {
       {"a.honest", {}, faulty("a.honest", run)},
       {"bf16.honest", {}, in_bf16("bf16.honest", run_as_stored)},
       {"bf16.old_v", {}, in_bf16("bf16.old_v", run_with_old_v)},
+      {"liar.clock", {}, own_clock("liar.clock", run_by_wrong_clock)},
       {"liar.crash", {}, faulty("liar.crash", run_and_crash)},
       {"liar.flops", {}, liar("liar.flops", "half_flops")},
       {"liar.hang", {}, faulty("liar.hang", run_forever)},
@@ -141,6 +161,7 @@ const std::vector<Entry>& registry() {
       {"liar.poke", {}, faulty("liar.poke", run_and_poke)},
       {"liar.scale", {}, liar("liar.scale", "missing_scale")},
       {"liar.throw", {}, faulty("liar.throw", run_and_throw)},
+      {"own.clock", {}, own_clock("own.clock", run_by_own_clock)},
       {"stop.once", {}, faulty("stop.once", run_and_stop)},
       {"z.absent", "needs a toolkit: install it", {}},
       {"z.honest", {}, faulty("z.honest", run)},
@@ -198,6 +219,7 @@ TEST_F(SupervisorRun, EachFaultCostsItsRowsAndNoOthers) {
   for (const std::int64_t n : {65, 97, 130}) {
     EXPECT_EQ(status_of(result, "a.honest", n), Status::ok);
     EXPECT_EQ(status_of(result, "z.honest", n), Status::ok);
+    EXPECT_EQ(status_of(result, "liar.clock", n), Status::error);
     EXPECT_EQ(status_of(result, "liar.crash", n), Status::error);
     EXPECT_EQ(status_of(result, "liar.flops", n), Status::error);
     EXPECT_EQ(status_of(result, "liar.hang", n), Status::timeout);
@@ -259,6 +281,19 @@ TEST_F(SupervisorRun, AReadOutsideATensorIsNamed) {
   const auto& finish = *result.state.points.at(sweep_.points[0].id).finish;
   EXPECT_EQ(finish.detail.value("rule", ""), "protected-pages");
   EXPECT_NE(finish.detail.value("reason", "").find("outside a tensor"), std::string::npos);
+}
+
+TEST_F(SupervisorRun, ABackendsOwnClockIsTheSample) {
+  plan({"own.clock"}, "64");
+  sweep_.points.push_back(sweep_.points[0]);
+  sweep_.points[1].cache = CacheMode::cold;
+  name_point(sweep_.points[1]);
+  const SweepResult result = run_sweep(sweep_, false);
+  const PointState& warm = result.state.points.at(sweep_.points[0].id);
+  EXPECT_EQ(warm.status(), Status::ok);
+  for (const double seconds : warm.times()) EXPECT_EQ(seconds, own_clock_s);
+  EXPECT_NE(read_file(sweep_.dir + "/results.csv").find(",child,"), std::string::npos);
+  EXPECT_EQ(result.state.points.at(sweep_.points[1].id).status(), Status::unsupported);
 }
 
 TEST_F(SupervisorRun, EveryPointHasARowWithItsReason) {

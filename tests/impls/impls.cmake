@@ -6,6 +6,8 @@ attn_test(conformance_test THREADED SOURCES impls/conformance_test.cpp impls/che
   FLAGS -DATTN_MUST_RUN="${CMAKE_CURRENT_SOURCE_DIR}/impls/must_run.csv"
     -DATTN_KNOWN_FAULTS="${CMAKE_CURRENT_SOURCE_DIR}/impls/known_faults.csv")
 
+attn_test(child_test SOURCES impls/child_test.cpp LIBS attn_child attn_device attn_harness registry_stub)
+
 # Counts, digits and an example need no sanitizer: of the same kernels conformance_test sees every access.
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   # The kernel text of each cpu backend on a counting scalar, one program each.
