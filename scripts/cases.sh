@@ -144,7 +144,8 @@ judge() {
 backends=$("$bench" list --json | "$python" -c '
 import json, sys
 for backend in json.load(sys.stdin)["backends"]:
-    if backend["runs"] and backend["family"] in ("attention", "sparse", "linear"):
+    ours = backend["runs"] and not backend["peer"]
+    if ours and backend["family"] in ("attention", "sparse", "linear"):
         print(backend["name"])')
 [ -n "$backends" ] || fail "no attention backend runs here"
 
