@@ -496,9 +496,9 @@ sys.exit(not ok)
 
 
 def make_case(folder: Path, name: str, k_heads: int, *more: str, wrong: bool = False) -> None:
-    """A case of causal attention on [2, 5, 4]; `k_heads` that do not divide 2 must be refused."""
+    """A case of causal attention on [2, 40, 4]; `k_heads` that do not divide 2 must be refused."""
     (folder / name).mkdir(parents=True)
-    q, k, v = normal(1, 2, 5, 4), normal(2, k_heads, 5, 4), normal(3, k_heads, 5, 4)
+    q, k, v = normal(1, 2, 40, 4), normal(2, k_heads, 40, 4), normal(3, k_heads, 40, 4)
     save(folder / name, q=q, k=k, v=v)
     if 2 % k_heads == 0:
         expect, _ = softmax_attention(q, k, v, causal=True)
