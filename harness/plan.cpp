@@ -384,6 +384,7 @@ std::string Point::label() const {
   }
   if (p.scope == Scope::layer) text += fmt::format("/d_model:{}", p.d_model);
   if (p.mask == Mask::causal) text += "/causal";
+  if (p.dtype != DType::f32) text += fmt::format("/{}", name_of(p.dtype));
   if (cache == CacheMode::cold) text += "/cold";
   return text + fmt::format("/threads:{}", p.threads);
 }
