@@ -179,7 +179,7 @@ void add_run_options(CLI::App& app, RunRequest& request) {
   add_axis(app, request, "head-dim-v", "elements of a value (as head-dim)");
   add_axis(app, request, "d-model", "elements of a token, layer scope (heads x head-dim)");
   add_axis(app, request, "output-projection", "true (default) or false: the layer ends with W_O");
-  add_axis(app, request, "dtype", "f32, bf16 or f16 (f32)");
+  add_axis(app, request, "dtype", "f32, bf16, f16 or several of them (f32)");
   add_axis(app, request, "threads", "a list, or all: the usable cores (all)");
   add_axis(app, request, "causal", "true, false or both (false)");
   add_axis(app, request, "scale", "factor of the scores (1/sqrt(head-dim))");

@@ -97,6 +97,7 @@ class Grid {
         problems = product(problems, member, values);
       };
       const auto text_of = [](std::int64_t value) { return std::to_string(value); };
+      cross(&Problem::dtype, [&](const Problem&) { return dtypes(); });
       cross(&Problem::mask, [&](const Problem&) { return masks(); });
       cross(&Problem::batch, [&](const Problem&) { return axis("batch", "1", 0); });
       cross(&Problem::heads, [&](const Problem&) { return axis("heads", "4", 1); });
@@ -165,6 +166,14 @@ class Grid {
     if (value == "false") return {Mask::none};
     usage_error(fmt::format("--causal: \"{}\" is unknown; use true, false or both", value));
   }
+  [[nodiscard]] std::vector<DType> dtypes() const {
+    std::vector<DType> values;
+    for (const std::string& item : split(text("dtype", "f32"), ',')) {
+      const auto value = parse_word<DType>("--dtype", item);
+      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+    }
+    return values;
+  }
   // Backends that do not use threads are measured on one, whatever was asked for.
   [[nodiscard]] std::vector<int> thread_values(const Entry& entry) const {
     std::vector<int> values = {options_.all_threads};
@@ -207,7 +216,6 @@ class Grid {
     Problem p;
     p.scope = word<Scope>("scope", Scope::core);
     p.regime = word<Regime>("regime", Regime::prefill);
-    p.dtype = word<DType>("dtype", DType::f32);
     p.output_projection = flag("output-projection", true) && p.scope == Scope::layer;
     if (axes_.contains("scale")) p.scale = parse_scale(axes_.at("scale"));
     for (const char* layers_alone : {"d-model", "output-projection"}) {
@@ -378,6 +386,7 @@ std::string Point::label() const {
   }
   if (p.scope == Scope::layer) text += fmt::format("/d_model:{}", p.d_model);
   if (p.mask == Mask::causal) text += "/causal";
+  if (p.dtype != DType::f32) text += fmt::format("/{}", name_of(p.dtype));
   if (cache == CacheMode::cold) text += "/cold";
   return text + fmt::format("/threads:{}", p.threads);
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from attnplot import __version__, figures
+from attnplot.bars import write_bars
 from attnplot.crossover import write_crossovers
 from attnplot.fit import MIN_N, write_fits
 from attnplot.report import FORMATS, split_readme, update_readme, write_report
@@ -114,6 +115,20 @@ def _parser() -> argparse.ArgumentParser:
         help="also replace the text of FILE between '<!-- attnplot:begin -->' and "
         "'<!-- attnplot:end -->' by one figure and one table",
     )
+    bars = commands.add_parser(
+        "bars",
+        help="what the CPU kernels must reach, beside their peers",
+        description="Prints the bars of the CPU kernels with what the runs reached, intervals, "
+        "verdicts and the peers' rates, and writes bars.md and bars.csv. "
+        "scripts/bench_peers.sh makes the runs.",
+        allow_abbrev=False,
+    )
+    bars.add_argument(
+        "dirs", metavar="DIR", type=Path, nargs="+", help="results folders of one machine and build"
+    )
+    bars.add_argument(
+        "--out", metavar="FOLDER", type=Path, help="where the two files go (the folder of DIR)"
+    )
     for command in (fit, table, report):
         command.add_argument(
             "--min-n",
@@ -149,7 +164,20 @@ def _plot(table: Table, kinds: Sequence[str] | None, baseline: str | None) -> in
     return 0 if written else NOTHING_MEASURED
 
 
+def _bars(folders: Sequence[Path], out: Path | None) -> int:
+    text, notes, measured = write_bars(folders, out or folders[0].resolve().parent)
+    for note in notes:
+        _note(note)
+    if not measured:
+        names = ", ".join(map(str, folders))
+        raise figures.NothingToDraw(f"{names}: nothing was measured")
+    print(text, end="")
+    return 0
+
+
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "bars":
+        return _bars(arguments.dirs, arguments.out)
     table = load(arguments.dir)
     for note in table.notes:
         _note(note)

@@ -83,6 +83,15 @@ TEST(Plan, AxesMakeOneGrid) {
   EXPECT_EQ(count(points, [](const Point& p) { return p.fitted; }), 0);
 }
 
+TEST(Plan, DtypesOfOneGridAreDifferentPoints) {
+  const std::vector<Point> points = make_plan(
+      {.selection = {.only = {"cpu.plain"}}, .axes = {{"n", "64"}, {"dtype", "f32,bf16,f32"}}});
+  ASSERT_EQ(points.size(), 2U);
+  EXPECT_EQ(points[1].problem.dtype, DType::bf16);
+  EXPECT_NE(points[0].id, points[1].id);
+  EXPECT_NE(points[0].label(), points[1].label());  // compare pairs by label
+}
+
 TEST(Plan, LongOneThreadCurvesAreFitted) {
   const auto points = make_plan({.axes = {{"n", "128:8192"}}, .all_threads = 2, .most_threads = 2});
   EXPECT_EQ(count(points, [](const Point& p) { return p.fitted != (p.problem.threads == 1); }), 0);

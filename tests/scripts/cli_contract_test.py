@@ -178,7 +178,7 @@ OPTIONS: dict[str, tuple[list[str], list[str]]] = {
     "--head-dim-v": (["1"], POSITIVE_RANGES),
     "--d-model": ([], ["64", *POSITIVE_RANGES]),  # with --scope layer alone
     "--output-projection": ([], ["true", *WORDS]),
-    "--dtype": (["f32", "f16"], ["f64", *WORDS]),
+    "--dtype": (["f32", "f16", "f32,bf16"], ["f64", "f32,", *WORDS]),
     "--threads": (["1", "1,2", "all"], ["ALL", "all,1", *POSITIVE_RANGES]),
     "--causal": (["both"], WORDS),
     "--scale": (["0", "-2.5", "1e-3", "1e28"], SCALES),
