@@ -54,12 +54,12 @@ struct Shape {
   std::int64_t accumulators;  // of a tile
 };
 
-// Blocks that walk over a block of keys together, so that it comes from far away once for them all:
-// where K and V of a head no longer stay in a cache near by, and where each copy of them is a
-// conversion.
-std::int64_t together(const Problem& p) {
-  const bool far = 4 * p.n_kv * (p.head_dim + p.head_dim_v) >= std::int64_t{1} << 21;
-  return far || p.dtype != DType::f32 ? most_together : 1;
+// Blocks that walk over a block of keys together, so that it comes from far away, or is converted, once
+// for them all, wherever every thread still has several such walks.
+std::int64_t together(const Problem& p, std::int64_t width) {
+  const std::int64_t rows = p.n_q * p.group() * p.heads_kv * p.batch;
+  const bool many = rows >= 8 * p.threads * most_together * width;
+  return many || p.dtype != DType::f32 ? most_together : 1;
 }
 
 // Scratch of a thread, in floats.
@@ -73,7 +73,7 @@ struct Scratch {
     keys = problem.dtype == DType::f32 ? 0 : key_block * dims;
     p = key_block * width;
     block = dims * width;
-    total = keys + p + together(problem) * block;
+    total = keys + p + together(problem, width) * block;
   }
 };
 
@@ -442,7 +442,7 @@ Cost cost(const Problem& problem) {
                   4 * (width * (d + 2 * d_v + keys * (3 + tiles(d_v))) + keys * (d + d_v));
   });
   if (p.dtype != DType::f32) {
-    for_each_rows(p, {}, together(p) * s.width, [&](const Rows& rows) {
+    for_each_rows(p, {}, together(p, s.width) * s.width, [&](const Rows& rows) {
       cost.bytes += (element + 4) * rows.visible_to_any() * (d + d_v);
     });
   }
@@ -454,7 +454,7 @@ void run(const Problem& p, const Io& io, void* /*state*/, void* scratch) {
   const Shape s = shape();
   const std::int64_t of_thread = Scratch(p, s.width).total;
   io.phase("fused");
-  for_each_rows(p, io, together(p) * s.width, [&](const Rows& rows) {
+  for_each_rows(p, io, together(p, s.width) * s.width, [&](const Rows& rows) {
     HWY_DYNAMIC_DISPATCH(attend_rows)
     (rows, static_cast<float*>(scratch) + omp_get_thread_num() * of_thread);
   });
