@@ -313,6 +313,18 @@ inline std::vector<Case> core_cases() {
     causal(c), set_heads(c, 4, 2);
     c.problem.threads = 2;
   });
+  // More threads than KV heads: a split over the keys, whose last part some rows do not see.
+  add("threads_3_few_queries", 5, [&](Case& c) {
+    causal(c), set_heads(c, 4, 2);
+    c.problem.n_kv = 300;
+    c.problem.threads = 3;
+  });
+  add("threads_3_one_query_lengths", 1, [&](Case& c) {
+    c.problem.batch = 2;
+    c.problem.n_kv = 300;
+    c.problem.key_lengths = {300, 70};
+    c.problem.threads = 3;
+  });
   return cases;
 }
 
@@ -351,7 +363,8 @@ inline std::vector<Case> cases_in_16_bits(DType dtype) {
                                         "logits_1e4",
                                         "logits_minus_60_n33",
                                         "dv0",
-                                        "threads_2"};
+                                        "threads_2",
+                                        "threads_3_few_queries"};
   std::vector<Case> cases;
   for (Case& c : core_cases()) {
     if (!chosen.contains(c.name.substr(5))) continue;

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "harness/device.hpp"
@@ -168,14 +169,17 @@ TEST(Repeat, TheSameBitsInTwentyRuns) {
   for (const Entry& entry : registry()) {
     if (!entry.built() || entry.backend.memory != Memory::host) continue;
     if (entry.backend.family != Family::attention) continue;
-    for (const auto& [n, dtype] : {std::pair<std::int64_t, DType>{48, DType::f32},
-                                   {77, DType::f32},
-                                   {177, DType::f32},
-                                   {177, DType::bf16}}) {
+    for (const auto& [n_q, n, dtype] :
+         {std::tuple<std::int64_t, std::int64_t, DType>{48, 48, DType::f32},
+          {77, 77, DType::f32},
+          {7, 177, DType::f32},
+          {177, 177, DType::f32},
+          {177, 177, DType::bf16}}) {
       for (const int threads : {1, 2}) {
         SCOPED_TRACE(fmt::format("{}, n = {}, {} threads", entry.name, n, threads));
-        const Case c = core_case("repeat", n, [&, n = n, dtype = dtype](Case& wanted) {
-          set_heads(wanted, 4, 2), set_dims(wanted, 32, 32);
+        const Case c = core_case("repeat", n_q, [&, n_q = n_q, n = n, dtype = dtype](Case& wanted) {
+          set_heads(wanted, 4, n_q < n ? 1 : 2), set_dims(wanted, 32, 32);
+          wanted.problem.n_kv = n;
           wanted.problem.mask = n % 2 == 0 ? Mask::none : Mask::causal;
           wanted.problem.threads = threads;
           wanted.problem.dtype = dtype;
@@ -224,7 +228,10 @@ TEST(KnownFaults, AreThoseOfPeersAndOfCasesThatExist) {
   if (std::none_of(registry().begin(), registry().end(), is_peer)) {
     GTEST_SKIP() << "this list has no peers";
   }
-  const std::vector<Case> cases = core_cases();
+  std::vector<Case> cases = core_cases();
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (Case& c : cases_in_16_bits(dtype)) cases.push_back(std::move(c));
+  }
   for (const KnownFault& fault : known_faults()) {
     EXPECT_FALSE(fault.sentence.empty()) << fault.backend << ", " << fault.problem;
     EXPECT_TRUE(std::any_of(cases.begin(), cases.end(),
