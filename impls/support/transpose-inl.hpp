@@ -91,7 +91,7 @@ HWY_INLINE void columns_to_rows(const float* columns, std::int64_t dims, const f
 #if HWY_TARGET != HWY_SCALAR
 // Four lanes with the sum of all lanes of x.
 template <class D>
-HWY_INLINE hn::Vec<Four> folded(D d, hn::Vec<D> x) {
+HWY_INLINE hn::Vec<Four> folded(D /*d*/, hn::Vec<D> x) {
   if constexpr (hn::MaxLanes(D()) == square) {
     return x;
   } else {

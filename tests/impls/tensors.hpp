@@ -78,7 +78,8 @@ struct Tensor {
   [[nodiscard]] std::int64_t written() const {
     return with_element(dtype, [&]<class Element>(Element) {
       const auto* elements = static_cast<const Element*>(buffer.data());
-      return std::count_if(elements, elements + buffer.size() / sizeof(Element),
+      const std::size_t count = buffer.size() / sizeof(Element);
+      return std::count_if(elements, elements + count,
                            [](float value) { return !std::isnan(value); });
     });
   }
