@@ -73,7 +73,7 @@ struct Scratch {
     keys = problem.dtype == DType::f32 ? 0 : key_block * dims;
     p = key_block * width;
     block = dims * width;
-    total = keys + p + together(problem, width) * block;
+    total = keys + p + most_together * block;  // the same at every n
   }
 };
 
