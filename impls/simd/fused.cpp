@@ -20,7 +20,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <type_traits>
@@ -138,22 +137,13 @@ class Block {
     if (all > common) walk<true>(keys.part(common, all), first + common - common_, p);
   }
 
-  // A row that saw no key is 0. One that saw scores of -inf alone has l = 0 and is NaN.
   template <class T>
   HWY_INLINE void end() {
     T* out[width] = {};
     HWY_ALIGN float inverse[width] = {};
     for (int r = 0; r < rows_.count; ++r) {
-      const std::int64_t i = rows_.query(r), h = rows_.head(r);
-      const bool sees_any = rows_.visible(r) > 0;
-      out[r] = rows_.io->out.row<T>(rows_.b, h, i);
-      inverse[r] = sees_any ? 1.0F / sum_[r] : 0.0F;
-      if (!rows_.io->log_sum_exp) continue;
-      // m is never infinite but in rows of NaN, so 0 / l is NaN where l is 0.
-      const double sum = static_cast<double>(sum_[r]);
-      *rows_.io->log_sum_exp.row<float>(rows_.b, h, i) =
-          sees_any ? static_cast<float>(std::log(sum + 0.0 / sum) - negative_max_[r])
-                   : minus_infinity;
+      out[r] = rows_.io->out.row<T>(rows_.b, rows_.head(r), rows_.query(r));
+      inverse[r] = end_row(rows_, r, sum_[r], negative_max_[r]);
     }
     columns_to_rows(out_, d_v_, inverse, rows_.count, out);
   }

@@ -17,7 +17,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -257,20 +256,12 @@ class Block {
     return hn::IfThenElseZero(hn::RebindMask(bits, lanes_that_see), hn::Set(bits, 0xFFFFU));
   }
 
-  // A row that saw no key is 0. One that saw scores of -inf alone has l = 0 and is NaN.
   HWY_INLINE void end() {
     BFloat16* out[width] = {};
     float inverse[width] = {};
     for (std::int64_t r = 0; r < rows_.count; ++r) {
-      const std::int64_t i = rows_.query(r), h = rows_.head(r);
-      const bool sees_any = rows_.visible(r) > 0;
-      out[r] = rows_.io->out.row<BFloat16>(rows_.b, h, i);
-      inverse[r] = sees_any ? 1.0F / sum_[r] : 0.0F;
-      if (!rows_.io->log_sum_exp) continue;
-      const double sum = static_cast<double>(sum_[r]);
-      *rows_.io->log_sum_exp.row<float>(rows_.b, h, i) =
-          sees_any ? static_cast<float>(std::log(sum + 0.0 / sum) - negative_max_[r])
-                   : minus_infinity;
+      out[r] = rows_.io->out.row<BFloat16>(rows_.b, rows_.head(r), rows_.query(r));
+      inverse[r] = end_row(rows_, r, sum_[r], negative_max_[r]);
     }
     columns_to_rows(out_, d_v_, inverse, rows_.count, out);
   }

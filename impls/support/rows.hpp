@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "impls/attention.hpp"
 
@@ -32,6 +34,21 @@ struct Rows {
     return {p, io, b, g, first + from, rows};
   }
 };
+
+// Ends row r, whose l is `sum` and whose m is -negative_max: writes its log-sum-exp where one is wanted, and
+// returns what its O is multiplied by. A row that saw no key is 0. One that saw scores of -inf alone has
+// l = 0 and is NaN.
+inline float end_row(const Rows& rows, std::int64_t r, float sum, float negative_max) {
+  const bool sees_any = rows.visible(r) > 0;
+  if (rows.io->log_sum_exp) {
+    // m is never infinite but in rows of NaN, so 0 / l is NaN where l is 0.
+    const double l = static_cast<double>(sum);
+    *rows.io->log_sum_exp.row<float>(rows.b, rows.head(r), rows.query(r)) =
+        sees_any ? static_cast<float>(std::log(l + 0.0 / l) - negative_max)
+                 : -std::numeric_limits<float>::infinity();
+  }
+  return sees_any ? 1.0F / sum : 0.0F;
+}
 
 // f(rows) for every `most` rows of every KV head, on the problem's threads, the rows that see most keys
 // first: a causal mask makes the last ones the longest.
