@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <link.h>
 #include <omp.h>
 #include <sched.h>
 #include <sys/personality.h>
@@ -514,6 +515,19 @@ bool reset_peak_rss(const std::string& root) {
   const bool written = write(file, "5", 1) == 1;  // "reset the peak resident set size", proc(5)
   close(file);
   return written && kilobytes(root + "/proc/self/status", "VmHWM") > 0;
+}
+
+std::vector<std::string> thread_runtimes() {
+  std::set<std::string> found;
+  const auto look = [](dl_phdr_info* library, std::size_t, void* names) {
+    const std::string name = std::filesystem::path(library->dlpi_name).filename().string();
+    for (const char* runtime : {"libgomp", "libomp.", "libiomp", "libtbb."}) {
+      if (name.starts_with(runtime)) static_cast<std::set<std::string>*>(names)->insert(name);
+    }
+    return 0;
+  };
+  dl_iterate_phdr(look, &found);
+  return {found.begin(), found.end()};
 }
 
 #ifdef ATTN_HAVE_BLAS

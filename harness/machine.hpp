@@ -95,6 +95,10 @@ std::int64_t peak_rss_bytes();
 // then that of the whole process life.
 bool reset_peak_rss(const std::string& root = "");
 
+// The libraries in this process that keep a pool of threads (OpenMP, TBB): names as loaded, sorted.
+// Two of them are two pools, and the idle threads of one may spin beside the other's.
+std::vector<std::string> thread_runtimes();
+
 struct BlasInfo {
   std::string name;      // "OpenBLAS"
   std::string version;   // "0.3.21"

@@ -411,7 +411,10 @@ void write_run_json(const Sweep& sweep, const RunState& state, std::string_view 
   flags["harness"] = ATTN_HARNESS_FLAGS;
   run["compiler"] = {
       {"toolchain", ATTN_TOOLCHAIN}, {"flags", flags}, {"libraries", ATTN_LIBRARIES}};
-  // What the device is comes from the workers: asking here would start the driver before a fork.
+  // What a worker loads, and what the device is, comes from the workers: asking here would start
+  // the driver before a fork.
+  const auto own = thread_runtimes();
+  std::set<std::string> runtimes(own.begin(), own.end());
   run["cuda"] = {{"toolkit", ATTN_CUDA_VERSION}};
   constexpr std::string_view of_device = "device_";
   for (const auto& [id, point] : state.points) {
@@ -419,8 +422,12 @@ void write_run_json(const Sweep& sweep, const RunState& state, std::string_view 
       for (const auto& [key, value] : check.detail.items()) {
         if (key.starts_with(of_device)) run["cuda"][key.substr(of_device.size())] = value;
       }
+      for (const json& name : check.detail.value("thread_runtimes", json::array())) {
+        runtimes.insert(name.get<std::string>());
+      }
     }
   }
+  run["thread_runtimes"] = runtimes;
   const auto blas = blas_info();
   run["blas"] = blas ? to_json(*blas) : json(nullptr);
   run["roofs"] = json::array();

@@ -15,8 +15,6 @@ std::int64_t projected_kv_tokens(const Problem& p) {
 
 }  // namespace
 
-std::int64_t bytes_per_element(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
-
 std::int64_t gates(Family family) {
   switch (family) {
     case Family::rnn:

@@ -55,7 +55,6 @@ std::int64_t score_elements(const Problem& problem);
 // W_V, and of W_O where there is one. The layer has none.
 std::int64_t bias_elements(const Problem& problem);
 
-std::int64_t bytes_per_element(DType dtype);
 std::int64_t gates(Family family);  // rnn 1, gru 3, lstm 4, others 0
 inline bool is_recurrent(Family family) { return gates(family) > 0; }
 

@@ -24,6 +24,7 @@ enum class Scope { core, layer };
 enum class Regime { prefill, decode };
 enum class Mask { none, causal };
 enum class DType { f32, bf16, f16 };
+constexpr std::int64_t bytes_per_element(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
 enum class Memory { host, device };
 enum class Family { attention, sparse, linear, rnn, gru, lstm, convolution };
 

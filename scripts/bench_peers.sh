@@ -28,6 +28,8 @@ a grid, each an ordinary run of attnbench:
   eight-heads    f32, 8 heads, d = 64, causal and not
   wide           f32, 1 and 8 heads, d = 128
   own            simd.fused alone: d = 128 and 256, 1 thread and all
+  torch-alone    torch.sdpa alone at a point of wide: with own it shows whether the pools of threads
+                 of both run at full speed side by side
   tails          simd.fused alone: n that are no multiple of 16, and the next that are
   exponent       simd.fused alone: √2 steps on one thread
   bf16-own       simd.fused_bf16 beside simd.fused in f32
@@ -151,6 +153,9 @@ grid one-head "$attnbench" --only "$core" --heads 1 --causal both --threads "$on
 grid eight-heads "$attnbench" --only "$core" --heads 8 --causal both --n 128:$top
 grid wide "$attnbench" --only "$core" --heads 1,8 --head-dim 128 --n 128:$top
 grid own "$attnbench" --only simd.fused --heads 1 --head-dim 128,256 --threads "$one_and_all" --n 2048:$top
+if [[ $listed == *'"torch.sdpa"'* ]]; then
+  grid torch-alone "$attnbench" --only torch.sdpa --heads 1 --head-dim 128 --n 2048
+fi
 grid tails "$attnbench" --only simd.fused --heads 1 --threads "$one_and_all" --n $tails
 [ "$quick" = yes ] || grid exponent "$attnbench" --only simd.fused --heads 1 --threads 1 --n 1024:8192:xsqrt2
 grid bf16-own "$attnbench" --only simd.fused,simd.fused_bf16 --heads 1 --head-dim 64,128 --causal both \

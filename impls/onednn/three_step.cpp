@@ -152,7 +152,7 @@ std::optional<Refusal> refuses(const Problem& p) {
 }
 
 Cost cost(const Problem& p) {
-  const std::int64_t element = p.dtype == DType::f32 ? 4 : 2;
+  const std::int64_t element = bytes_per_element(p.dtype);
   const std::int64_t widths = p.head_dim + p.head_dim_v;
   const std::int64_t all = p.batch * p.heads * pairs(p);
   const std::int64_t scores = p.batch * p.heads_kv * pairs(p);

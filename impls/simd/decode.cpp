@@ -413,7 +413,7 @@ std::optional<Refusal> refuses(const Problem& p) {
 Cost cost(const Problem& p) {
   const Shape s = shape();
   const Sizes sizes(p);
-  const std::int64_t d = p.head_dim, d_v = p.head_dim_v, element = p.dtype == DType::f32 ? 4 : 2;
+  const std::int64_t d = p.head_dim, d_v = p.head_dim_v, element = bytes_per_element(p.dtype);
   const std::int64_t matrices = p.batch * p.heads_kv, count = parts(p);
   const auto tiles = [](std::int64_t items, std::int64_t most) {
     std::int64_t all = 0;

@@ -407,7 +407,7 @@ Cost cost(const Problem& problem) {
   const Shape s = shape();
   Problem p = problem;
   p.threads = 1;
-  const std::int64_t d = p.head_dim, d_v = p.head_dim_v, element = p.dtype == DType::f32 ? 4 : 2;
+  const std::int64_t d = p.head_dim, d_v = p.head_dim_v, element = bytes_per_element(p.dtype);
   Cost cost{.exps_at_least = true};
   for_each_rows(p, {}, s.width, [&](const Rows& rows) {
     const std::int64_t vectors = (rows.count + s.lanes - 1) / s.lanes, width = vectors * s.lanes;

@@ -98,12 +98,11 @@ inline std::optional<Refusal> refuse_unless_peer_core(const Peer& peer, const Pr
 // known, so both are the least.
 inline Cost least_cost(const Problem& p, std::int64_t state_bytes) {
   const std::int64_t pairs = p.heads * p.pairs();
-  const std::int64_t element = p.dtype == DType::f32 ? 4 : 2;
   return {.flops = 2 * pairs * (p.head_dim + p.head_dim_v),
           .exps = pairs,
           .exps_at_least = true,
-          .bytes = element * p.batch * (p.heads * p.n_q + p.heads_kv * p.n_kv) *
-                   (p.head_dim + p.head_dim_v),
+          .bytes = bytes_per_element(p.dtype) * p.batch *
+                   (p.heads * p.n_q + p.heads_kv * p.n_kv) * (p.head_dim + p.head_dim_v),
           .state_bytes = state_bytes};
 }
 
@@ -238,7 +237,7 @@ struct Packed {
     const auto take = [&](std::int64_t heads, std::int64_t tokens, std::int64_t dim) {
       View view{memory + bytes, heads * tokens * dim, tokens * dim, dim};
       if (peer.token_major) view.head_stride = dim, view.token_stride = heads * dim;
-      const std::int64_t size = p.batch * view.batch_stride * (p.dtype == DType::f32 ? 4 : 2);
+      const std::int64_t size = p.batch * view.batch_stride * bytes_per_element(p.dtype);
       bytes += (size + 63) / 64 * 64;
       return view;
     };

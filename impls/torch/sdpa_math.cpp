@@ -23,7 +23,7 @@ std::optional<Refusal> refuses(const Problem& p) {
 }
 
 Cost cost(const Problem& p) {
-  const std::int64_t element = p.dtype == DType::f32 ? 4 : 2;
+  const std::int64_t element = bytes_per_element(p.dtype);
   const std::int64_t pairs = p.n_q * p.n_kv;
   const std::int64_t all = p.batch * p.heads * pairs;
   const std::int64_t q = p.batch * p.heads * p.n_q * p.head_dim;

@@ -324,6 +324,8 @@ def _one(runs: Runs, empty: Reached) -> Reached:
             others, missing = _others(runs, table, empty)
             ratios = [rate_ratio(table, point, other) for other in others]
             estimate = min((r for r in ratios if r), key=lambda r: r.value, default=None)
+        elif empty.bar.quantity == "beside":
+            estimate, missing = _beside(runs, table, point)
         else:
             estimate, missing = _share(table, point, empty.bar.quantity)
         if estimate is not None:
@@ -375,6 +377,29 @@ def _share(table: Table, point: Point, quantity: str) -> tuple[Estimate | None, 
     if not lo or not hi:
         return Estimate(value, None, None, against), ""
     return Estimate(value, value * seconds / hi, value * seconds / lo, against), ""
+
+
+def _beside(runs: Runs, table: Table, point: Point) -> tuple[Estimate | None, str]:
+    """The rate in a run of several backends ÷ the rate in a run of this one alone.
+
+    The rounds of two runs do not pair up, so the interval is the widest that both allow.
+    """
+    if _alone(table):
+        return None, f"no run holds {point.backend} beside others here"
+    others = (runs.row(t, _columns(point)) for t in runs.tables if _alone(t))
+    alone = next((p for p in others if p is not None and p.time_s is not None), None)
+    if alone is None or not alone.time_s or not point.time_s:
+        return None, f"no run holds {point.backend} alone here"
+    ratio = Estimate(alone.time_s / point.time_s, None, None)
+    ends = [p.number(c) for p in (alone, point) for c in ("ci95_lo_s", "ci95_hi_s")]
+    if not all(ends):
+        return ratio, ""
+    alone_lo, alone_hi, lo, hi = (end or math.nan for end in ends)
+    return replace(ratio, lo=alone_lo / hi, hi=alone_hi / lo), ""
+
+
+def _alone(table: Table) -> bool:
+    return len({p.backend for p in table.points}) == 1
 
 
 def _read_roof(table: Table, point: Point) -> float | None:
@@ -546,6 +571,19 @@ def peers_text(runs: Runs) -> list[str]:
     return sentences
 
 
+def pools_text(runs: Runs) -> str:
+    """The libraries with a pool of threads that the processes of these runs held."""
+    names: dict[str, None] = {}
+    for table in runs.tables:
+        said = table.field("thread_runtimes")
+        names |= dict.fromkeys(said if isinstance(said, list) else [])
+    known = ", ".join(names) or "not said by these runs"
+    return (
+        f"Thread pools inside the measuring process: {known}. Peers in child processes have their "
+        "own, which sleep before another backend is timed."
+    )
+
+
 def report(runs: Runs, found: Sequence[Reached]) -> str:
     """bars.md: the bars, who took part, and the rates."""
     used = dict.fromkeys(r.point.text("resolved_impl") for r in found if r.point and r.estimate)
@@ -566,7 +604,7 @@ def report(runs: Runs, found: Sequence[Reached]) -> str:
     blocks.append(bars_table(found))
     sections = [
         Section("Bars", blocks),
-        Section("Peers", [Bullets(peers_text(runs))]),
+        Section("Peers", [Bullets([*peers_text(runs), pools_text(runs)])]),
         *[Section(f"GFLOP/s: {title}", [grid]) for title, grid in rate_tables(runs)],
     ]
     return "\n".join(markdown(section) for section in sections)

@@ -15,6 +15,7 @@ from attnplot.bars import (
     evaluate,
     median_interval,
     peers_text,
+    pools_text,
     rate_tables,
 )
 from attnplot.cli import main
@@ -141,6 +142,33 @@ def test_decode_is_a_share_of_the_bandwidth_only_out_of_cache() -> None:
         found = one(run, wanted)
         assert found.verdict == verdict
         assert found.estimate is None or found.estimate.value == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("beside", "verdict"), [(98.0, "reached"), (40.0, "missed"), (80.0, "undecided")]
+)
+def test_two_pools_show_in_the_rate_beside_others(beside: float, verdict: str) -> None:
+    alone = Run(rounds=6, noise=Noise(sample=0.01))
+    add(alone, "simd.fused", 2048, 100)
+    mixed = Run(rounds=6, noise=Noise(sample=0.01))
+    add(mixed, "simd.fused", 2048, beside)
+    add(mixed, "torch.sdpa", 2048, 70)
+    runs = Runs([alone.table(), mixed.table()], ())
+    (found,) = [r for r in evaluate(runs, [bar("beside", 0.8)]) if r.threads == "all"]
+    assert estimate(found).value == pytest.approx(beside / 100, rel=0.02)
+    assert found.verdict == verdict
+    only = Runs([mixed.table()], ())
+    (found,) = [r for r in evaluate(only, [bar("beside", 0.8)]) if r.threads == "all"]
+    assert (found.verdict, found.why) == ("not measured", "no run holds simd.fused alone here")
+
+
+def test_pools_are_named_from_the_runs_own_record() -> None:
+    run = Run()
+    add(run, "simd.fused", 2048, 90)
+    table = run.table()
+    assert "not said" in pools_text(Runs([table], ()))
+    table.run["thread_runtimes"] = ["libgomp.so.1", "libtbb.so.12"]  # type: ignore[index]
+    assert "libgomp.so.1, libtbb.so.12" in pools_text(Runs([table], ()))
 
 
 def test_exponent_and_memory_of_a_curve() -> None:
