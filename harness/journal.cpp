@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 #include <thread>
 #include <unordered_set>
 
@@ -128,6 +129,7 @@ void Journal::cut_torn_line() {
 Journal::~Journal() { ::close(fd_); }
 
 void Journal::append(const Event& event) {
+  if (!is_detail(event.detail)) throw std::logic_error("journal: a detail that is not flat");
   const auto text = [](const std::optional<int>& value) {
     return value ? std::to_string(*value) : std::string();
   };

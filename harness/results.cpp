@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <set>
+#include <sstream>
 
 #include "generated/identity.hpp"
 #include "harness/csv.hpp"
@@ -422,9 +423,8 @@ void write_run_json(const Sweep& sweep, const RunState& state, std::string_view 
       for (const auto& [key, value] : check.detail.items()) {
         if (key.starts_with(of_device)) run["cuda"][key.substr(of_device.size())] = value;
       }
-      for (const json& name : check.detail.value("thread_runtimes", json::array())) {
-        runtimes.insert(name.get<std::string>());
-      }
+      std::istringstream names(check.detail.value("thread_runtimes", ""));
+      for (std::string name; names >> name;) runtimes.insert(name);
     }
   }
   run["thread_runtimes"] = runtimes;

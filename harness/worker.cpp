@@ -2,6 +2,7 @@
 #include "harness/worker.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -298,7 +299,9 @@ void Worker::verify_point(std::size_t index, std::optional<int> round) {
   if (point.entry->backend.resolved_impl != nullptr) {
     event.detail["resolved_impl"] = point.entry->backend.resolved_impl(point.problem);
   }
-  if (point.entry->peer) event.detail["thread_runtimes"] = thread_runtimes();
+  if (point.entry->peer) {
+    event.detail["thread_runtimes"] = fmt::format("{}", fmt::join(thread_runtimes(), " "));
+  }
   if (point.problem.memory == Memory::device) event.detail.update(device_detail());
   journal_.append(event);
   state_of(index).checks.insert_or_assign(process_, event);

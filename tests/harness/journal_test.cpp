@@ -62,6 +62,13 @@ TEST_F(JournalFile, ReadsBackWhatWasAppended) {
   EXPECT_EQ(events[1].detail["reason"], "one, \"two\"");
 }
 
+TEST_F(JournalFile, WhatCouldNotBeReadBackIsNotWritten) {
+  Journal journal(path_, "run");
+  Event event = sample("a", 0, 0, 1.0);
+  event.detail["names"] = {"one", "two"};
+  EXPECT_THROW(journal.append(event), std::logic_error);
+}
+
 TEST_F(JournalFile, ClockAndThrottlingAreEmptyWhereNobodySaidThem) {
   {
     Journal journal(path_, "run");

@@ -318,6 +318,11 @@ TEST(Memory, AnAddressSpaceLimitCounts) {
   EXPECT_LE(room, gibi / 2);
 }
 
+TEST(ThreadRuntimes, AreTheLibrariesWithAPool) {
+  omp_set_num_threads(1);
+  EXPECT_THAT(thread_runtimes(), ::testing::Contains(::testing::MatchesRegex("lib(g|i)?omp.*")));
+}
+
 TEST(Blas, SaysWhatItIs) {
   const auto info = blas_info();
 #ifdef ATTN_HAVE_BLAS
