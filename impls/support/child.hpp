@@ -101,8 +101,8 @@ inline Cost least_cost(const Problem& p, std::int64_t state_bytes) {
   return {.flops = 2 * pairs * (p.head_dim + p.head_dim_v),
           .exps = pairs,
           .exps_at_least = true,
-          .bytes = bytes_per_element(p.dtype) * p.batch *
-                   (p.heads * p.n_q + p.heads_kv * p.n_kv) * (p.head_dim + p.head_dim_v),
+          .bytes = bytes_per_element(p.dtype) * p.batch * (p.heads * p.n_q + p.heads_kv * p.n_kv) *
+                   (p.head_dim + p.head_dim_v),
           .state_bytes = state_bytes};
 }
 
