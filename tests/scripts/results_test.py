@@ -125,6 +125,16 @@ def test_the_readme_is_what_attnplot_makes_of_it(
     assert readme.read_text(encoding="utf-8") == (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_the_readme_shows_the_newest_bars() -> None:
+    found = [n for n in committed() if re.fullmatch(r"results/[^/]+/[^/]+-peers/bars\.md", n)]
+    newest = max(found, key=lambda name: name.split("/")[2])
+    bars = (ROOT / newest).read_text(encoding="utf-8").partition("## Bars\n")[2]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = readme.partition("<!-- bars:begin -->")[2].partition("<!-- bars:end -->")[0]
+    assert shown.strip() == bars.partition("\n## ")[0].strip()
+    assert f"({newest})" in readme
+
+
 def test_no_committed_file_names_a_folder_or_a_host(folders: list[Path]) -> None:
     assert folders
     found = {name: private((ROOT / name).read_bytes()) for name in committed()}
