@@ -17,8 +17,8 @@ on the peers).
   --quick     n up to 2048: a few minutes; bars beyond n = 2048 and the exponent are not measured
   --rounds N  least samples of a point (6, below which there is no interval); quick calls get up to three
               times as many, until the interval is within 0.5 %
-  --out DIR   where the results go; otherwise results/<cpu model>/<date>-<build_id>-peers, with --quick
-              out/<UTC time>-peers, which git ignores. Grids that are there already are kept or resumed
+  --out DIR   where the results go; otherwise results/<cpu model>/<date>-<build_id>-peers and, the bars,
+              README.md; with --quick out/<UTC time>-peers, which git ignores. Grids that are there already are kept or resumed
   --no-avx2   leave out the second build, for which a CPU with AVX-512 pretends to have none
 
 What lies there afterwards: bars.md (what is printed), bars.csv (one row a point under a bar), and one folder
@@ -50,7 +50,7 @@ fail() {
   exit "${2:-1}"
 }
 
-quick=no avx2=yes rounds=6 out=''
+quick=no avx2=yes publish=no rounds=6 out=''
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) quick=yes ;;
@@ -97,6 +97,7 @@ elif [ -z "$out" ]; then
   build_id=$(.venv/bin/python -c 'import json, sys; print(json.load(sys.stdin)["build_id"])' <<<"$listed") ||
     fail "'$attnbench list --json' gave no build_id"
   out="results/$(slug)/$(date -u +%Y-%m-%d)-$build_id-peers"
+  publish=yes
 fi
 
 load=$(cut -d ' ' -f 1 /proc/loadavg 2>/dev/null || echo 0)
@@ -175,7 +176,9 @@ fi
 trap - INT TERM
 
 echo
-step env PYTHONPATH=scripts .venv/bin/python -m attnplot bars "${folders[@]}" --out "$out"
+table=(env PYTHONPATH=scripts .venv/bin/python -m attnplot bars "${folders[@]}" --out "$out")
+[ "$publish" = no ] || table+=(--readme README.md)
+step "${table[@]}"
 echo
 echo "bench_peers: bars.md, bars.csv and the runs are in $out"
 if [ "$worst" -eq 1 ]; then

@@ -17,7 +17,7 @@ from typing import Any
 
 from attnplot.curves import table_curves
 from attnplot.document import Block, Bullets, Grid, Paragraph, Section, markdown
-from attnplot.files import Cell, write_csv, write_text
+from attnplot.files import Cell, readme_link, split_readme, write_csv, write_readme, write_text
 from attnplot.fit import Fit, fit_memory, fit_time
 from attnplot.palette import order
 from attnplot.table import Point, Sample, Table, TableError, load, memory_gbps, roofs
@@ -31,6 +31,7 @@ BARS_COLUMNS = (
     *"work threads backend resolved_impl dtype causal heads heads_kv head_dim n_q n".split(),
     *"quantity against value lo hi bar stretch verdict why run".split(),
 )
+README_PART = "bars"
 _SHARE = {"peak": "pct_peak", "roof": "pct_roof"}
 # Verdicts from the one that weighs most on a line of several points.
 _VERDICTS = ("missed", "undecided", "reached", "no bar", "not measured")
@@ -584,8 +585,7 @@ def pools_text(runs: Runs) -> str:
     )
 
 
-def report(runs: Runs, found: Sequence[Reached]) -> str:
-    """bars.md: the bars, who took part, and the rates."""
+def _bars_section(runs: Runs, found: Sequence[Reached]) -> Section:
     used = dict.fromkeys(r.point.text("resolved_impl") for r in found if r.point and r.estimate)
     impls = "; ".join(i for i in used if i)
     table = runs.tables[0]
@@ -602,24 +602,39 @@ def report(runs: Runs, found: Sequence[Reached]) -> str:
         said = f"Not finished: {', '.join(broken)}; --resume goes on with them."
         blocks.append(Paragraph(said, strong=True))
     blocks.append(bars_table(found))
+    return Section("Bars", blocks)
+
+
+def report(runs: Runs, found: Sequence[Reached]) -> str:
+    """bars.md: the bars, who took part, and the rates."""
     sections = [
-        Section("Bars", blocks),
+        _bars_section(runs, found),
         Section("Peers", [Bullets([*peers_text(runs), pools_text(runs)])]),
         *[Section(f"GFLOP/s: {title}", [grid]) for title, grid in rate_tables(runs)],
     ]
     return "\n".join(markdown(section) for section in sections)
 
 
-def write_bars(folders: Sequence[Path], out: Path) -> tuple[str, list[str], bool]:
-    """Writes `bars.md` and `bars.csv` (one row a point under a bar) into `out`.
+def readme_block(runs: Runs, found: Sequence[Reached], readme: Path, out: Path) -> str:
+    """A link to bars.md, and of it the bars."""
+    link = f"[All rates, and who took part]({readme_link(readme, out / 'bars.md')}).\n\n"
+    return link + "\n".join(map(markdown, _bars_section(runs, found).blocks))
+
+
+def write_bars(
+    folders: Sequence[Path], out: Path, readme: Path | None = None
+) -> tuple[str, list[str], bool]:
+    """Writes `bars.md` and `bars.csv` (one row a point under a bar), and the bars into a README.
 
     Returns:
         The Markdown; one sentence for everything that was left out; whether anything was measured.
 
     Raises:
-        TableError: a folder cannot be trusted, the runs do not belong together, or a file cannot
-            be written.
+        TableError: a folder cannot be trusted, the runs do not belong together, a file cannot be
+            written, or the README lacks the markers.
     """
+    if readme is not None:
+        split_readme(readme, README_PART)  # refuse before anything is written
     wanted, peers = bars()
     runs = Runs(load_runs(folders), peers)
     found = evaluate(runs, wanted)
@@ -629,4 +644,6 @@ def write_bars(folders: Sequence[Path], out: Path) -> tuple[str, list[str], bool
     if measured:
         write_csv(out / "bars.csv", BARS_COLUMNS, (r.cells() for r in found))
         write_text(out / "bars.md", text)
+        if readme is not None:
+            write_readme(readme, README_PART, readme_block(runs, found, readme, out))
     return text, notes, measured

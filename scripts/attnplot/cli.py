@@ -16,8 +16,9 @@ from typing import NoReturn
 from attnplot import __version__, figures
 from attnplot.bars import write_bars
 from attnplot.crossover import write_crossovers
+from attnplot.files import split_readme
 from attnplot.fit import MIN_N, write_fits
-from attnplot.report import FORMATS, split_readme, update_readme, write_report
+from attnplot.report import FORMATS, README_PART, update_readme, write_report
 from attnplot.selection import SelectionError, baseline_name, complexity
 from attnplot.table import Table, TableError, load
 from attnplot.tables import analyse, terminal
@@ -129,6 +130,13 @@ def _parser() -> argparse.ArgumentParser:
     bars.add_argument(
         "--out", metavar="FOLDER", type=Path, help="where the two files go (the folder of DIR)"
     )
+    bars.add_argument(
+        "--readme",
+        metavar="FILE",
+        type=Path,
+        help="also replace the text of FILE between '<!-- bars:begin -->' and '<!-- bars:end -->' "
+        "by a link to bars.md and the table of bars",
+    )
     for command in (fit, table, report):
         command.add_argument(
             "--min-n",
@@ -164,8 +172,8 @@ def _plot(table: Table, kinds: Sequence[str] | None, baseline: str | None) -> in
     return 0 if written else NOTHING_MEASURED
 
 
-def _bars(folders: Sequence[Path], out: Path | None) -> int:
-    text, notes, measured = write_bars(folders, out or folders[0].resolve().parent)
+def _bars(folders: Sequence[Path], out: Path | None, readme: Path | None) -> int:
+    text, notes, measured = write_bars(folders, out or folders[0].resolve().parent, readme)
     for note in notes:
         _note(note)
     if not measured:
@@ -177,7 +185,7 @@ def _bars(folders: Sequence[Path], out: Path | None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "bars":
-        return _bars(arguments.dirs, arguments.out)
+        return _bars(arguments.dirs, arguments.out, arguments.readme)
     table = load(arguments.dir)
     for note in table.notes:
         _note(note)
@@ -201,7 +209,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     readme: Path | None = getattr(arguments, "readme", None)
     if readme is not None:
-        split_readme(readme)  # the same
+        split_readme(readme, README_PART)  # the same
     write_fits(table, results.fits)
     write_crossovers(table, results.crossovers)
     written = [table.folder / "fits.csv", table.folder / "crossovers.csv"]

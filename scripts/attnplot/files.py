@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from attnplot.rows import TableError
 
@@ -96,3 +97,40 @@ def read_text(path: Path) -> str:
         raise TableError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise TableError(f"{path}: byte {error.start} is not UTF-8") from error
+
+
+def split_readme(readme: Path, part: str) -> tuple[str, str]:
+    """What stands before and after a generated part, its markers included.
+
+    Args:
+        readme: a file with `<!-- part:begin -->` and `<!-- part:end -->`.
+        part: the name in the markers.
+
+    Raises:
+        TableError: the file cannot be read, or does not hold each marker once and in order.
+    """
+    text = read_text(readme)
+    begin, end = f"<!-- {part}:begin -->", f"<!-- {part}:end -->"
+    for marker in (begin, end):
+        count = text.count(marker)
+        if count != 1:
+            raise TableError(f"{readme}: marker '{marker}' stands {count} times, not once")
+    head, rest = text.split(begin)
+    if end not in rest:
+        raise TableError(f"{readme}: marker '{end}' stands before '{begin}'")
+    return head + begin, end + rest.split(end)[1]
+
+
+def write_readme(readme: Path, part: str, text: str) -> None:
+    """Replaces what stands between a part's two markers.
+
+    Raises:
+        TableError: as `split_readme`, or the file cannot be written.
+    """
+    head, tail = split_readme(readme, part)
+    write_text(readme, f"{head}\n{text}{tail}")
+
+
+def readme_link(readme: Path, target: Path) -> str:
+    """The address of a file as a README links it."""
+    return quote(Path(os.path.relpath(target.resolve(), readme.resolve().parent)).as_posix())

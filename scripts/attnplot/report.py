@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Writes `report.md` and `report.html`, and the part of a README that comes from results."""
 
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
@@ -12,12 +10,11 @@ from attnplot import figures, selection
 from attnplot.curves import MIN_PROCESSES, table_curves
 from attnplot.document import Block, Bullets, Grid, Paragraph, Picture, Section, escaped, markdown
 from attnplot.drawing import bytes_text, cache_text
-from attnplot.files import read_text, write_text
+from attnplot.files import readme_link, write_readme, write_text
 from attnplot.fit import MIN_POINTS
 from attnplot.page import page
 from attnplot.table import (
     Table,
-    TableError,
     memory_gbps,
     roofs,
     working_set_bytes,
@@ -25,8 +22,7 @@ from attnplot.table import (
 from attnplot.tables import Results, attention_table, sections, status_table
 
 FORMATS = ("md", "html")
-README_BEGIN = "<!-- attnplot:begin -->"
-README_END = "<!-- attnplot:end -->"
+README_PART = "attnplot"
 # Section title -> the figures that stand in it.
 _FIGURES: Mapping[str, tuple[str, ...]] = {
     "Attention: time and memory in n": ("time", "ratio", "memory", "roofline"),
@@ -268,28 +264,10 @@ def readme_block(results: Results, readme: Path) -> str:
     kind = next((k for k in figures.KINDS if (figure_folder / f"{k}.png").is_file()), None)
     if kind is not None:
         target = figure_folder / f"{kind}.png"
-        link = quote(Path(os.path.relpath(target, readme.resolve().parent)).as_posix())
-        picture = f"![{_CAPTIONS[kind]}]({link})\n\n"
+        picture = f"![{_CAPTIONS[kind]}]({readme_link(readme, target)})\n\n"
     cpu = _text(results.table.field("machine", "cpu_model"))
     where = f"Measured on {escaped(cpu)}.\n\n" if cpu else ""
     return picture + where + markdown(attention_table(results, brief=True))
-
-
-def split_readme(readme: Path) -> tuple[str, str]:
-    """What stands before and after the generated part, markers included.
-
-    Raises:
-        TableError: the file cannot be read, or does not hold each marker once and in order.
-    """
-    text = read_text(readme)
-    for marker in (README_BEGIN, README_END):
-        count = text.count(marker)
-        if count != 1:
-            raise TableError(f"{readme}: marker '{marker}' stands {count} times, not once")
-    head, rest = text.split(README_BEGIN)
-    if README_END not in rest:
-        raise TableError(f"{readme}: marker '{README_END}' stands before '{README_BEGIN}'")
-    return head + README_BEGIN, README_END + rest.split(README_END)[1]
 
 
 def update_readme(results: Results, readme: Path) -> None:
@@ -299,5 +277,4 @@ def update_readme(results: Results, readme: Path) -> None:
         TableError: as `split_readme`, or the file cannot be written.
         SelectionError: the baseline is not measured.
     """
-    head, tail = split_readme(readme)
-    write_text(readme, f"{head}\n{readme_block(results, readme)}{tail}")
+    write_readme(readme, README_PART, readme_block(results, readme))

@@ -234,6 +234,24 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     assert {(round(float(r["value"]), 9), r["verdict"]) for r in ratio} == {(1.5, "reached")}
 
 
+def test_the_readme_gets_a_link_and_the_bars(tmp_path: Path) -> None:
+    folder, readme = whole(tmp_path / "a" / "one"), tmp_path / "README.md"
+    readme.write_text("# a\n<!-- bars:begin -->\nold\n<!-- bars:end -->\nz")
+    assert main(["bars", str(folder), "--readme", str(readme)]) == 0
+    bars = (tmp_path / "a" / "bars.md").read_text(encoding="utf-8").partition("## Bars\n\n")[2]
+    head = "# a\n<!-- bars:begin -->\n[All rates, and who took part](a/bars.md).\n\n"
+    shown = bars.partition("\n## ")[0]
+    assert readme.read_text(encoding="utf-8") == f"{head}{shown}<!-- bars:end -->\nz"
+
+
+def test_a_readme_without_markers_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    folder, readme = whole(tmp_path / "a" / "one"), tmp_path / "README.md"
+    readme.write_text("# a")
+    assert main(["bars", str(folder), "--readme", str(readme)]) == 6
+    assert not (tmp_path / "a" / "bars.md").exists()
+    assert readme.read_text() == "# a"
+
+
 def test_runs_that_do_not_belong_together_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

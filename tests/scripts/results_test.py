@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pytest
 
 from attnplot.cli import main
-from attnplot.report import split_readme
+from attnplot.files import split_readme
 from attnplot.table import load
 from binary import ROOT, attnbench
 
@@ -121,7 +121,7 @@ def test_the_readme_is_what_attnplot_makes_of_it(
     assert main(["report", str(tmp_path / there), "--readme", str(readme)]) == 0, (
         capsys.readouterr().err
     )
-    split_readme(readme)
+    split_readme(readme, "attnplot")
     assert readme.read_text(encoding="utf-8") == (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -131,8 +131,9 @@ def test_the_readme_shows_the_newest_bars() -> None:
     bars = (ROOT / newest).read_text(encoding="utf-8").partition("## Bars\n")[2]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = readme.partition("<!-- bars:begin -->")[2].partition("<!-- bars:end -->")[0]
-    assert shown.strip() == bars.partition("\n## ")[0].strip()
-    assert f"({newest})" in readme
+    link, _, table = shown.strip().partition("\n\n")
+    assert table == bars.partition("\n## ")[0].strip()
+    assert f"({newest})" in link
 
 
 def test_no_committed_file_names_a_folder_or_a_host(folders: list[Path]) -> None:
